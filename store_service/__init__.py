@@ -1,0 +1,1 @@
+"""The task store: durable state and lease fencing in Postgres, behind gRPC."""

@@ -1,0 +1,93 @@
+"""`tenure-store`, or `python -m store_service`: serve | migrate | epoch."""
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+import structlog
+
+from store_service.config import Config, ConfigError, read_config
+from store_service.db.migrate import SchemaError, bump_epoch, migrate
+from store_service.model.refusals import Refusal
+from store_service.server import Store
+from store_service.telemetry import configure_logs
+
+START_SECONDS = 30.0
+"""How long `serve` waits for a database that cannot be reached yet."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command that the arguments name. Returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="tenure-store", description="The task store. Settings are read from TENURE_STORE_*; TENURE_STORE_DSN is required."
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("serve", help="serve the API until SIGTERM")
+    commands.add_parser("migrate", help="bring the database's schema to this version; safe to repeat and to run side by side")
+    epoch = commands.add_parser("epoch", help="after a restore or a failover that lost writes")
+    epoch.add_argument("action", choices=["bump"], help="make every lease granted before worthless")
+    options = parser.parse_args(arguments)
+    try:
+        config = read_config(os.environ)
+        configure_logs(level=config.log_level, format="json" if config.log_format == "json" else "console")
+        match options.command:
+            case "serve":
+                return _run(_serve(config))
+            case "migrate":
+                return _run(_migrate(config))
+            case _:
+                return _run(_bump_epoch(config))
+    except (ConfigError, SchemaError, Refusal, OSError) as error:
+        print(f"tenure-store: {error}", file=sys.stderr)
+        return 1
+
+
+def _run(work: "asyncio._CoroutineLike[int]") -> int:
+    try:
+        import uvloop  # noqa: PLC0415 (not on every platform)
+    except ImportError:
+        return asyncio.run(work)  # type: ignore[arg-type]
+    return uvloop.run(work)  # type: ignore[arg-type]
+
+
+async def _serve(config: Config) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    store = Store(config)
+    until = loop.time() + START_SECONDS
+    while not stop.is_set():
+        try:
+            await store.start()
+            break
+        except (Refusal, ConnectionError, TimeoutError) as error:
+            if loop.time() > until:
+                raise
+            structlog.get_logger().warning("waiting_for_database", error=str(error))
+            await asyncio.sleep(1)
+    else:
+        return 0
+    await stop.wait()
+    await store.stop()
+    return 0
+
+
+async def _migrate(config: Config) -> int:
+    applied = await migrate(config.dsn)
+    for migration in applied:
+        print(f"applied {migration.number:04} {migration.phase} {migration.name}")
+    print("the schema is current")
+    return 0
+
+
+async def _bump_epoch(config: Config) -> int:
+    print(f"the epoch is now {await bump_epoch(config.dsn)}; no lease granted before is worth anything")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

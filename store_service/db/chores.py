@@ -1,0 +1,28 @@
+"""Rows of what time does. Source of the texts: `chores.sql`."""
+
+from collections.abc import Sequence
+
+import asyncpg
+
+from store_service.db.pool import Database
+from store_service.db.queries import Queries
+
+
+class ChoreRows:
+    """The statements of the loops that tidy."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._queries = Queries("chores.sql")
+
+    async def promote_due(self, limit: int, *, grace_ms: int, max_crashes: int) -> Sequence[asyncpg.Record]:
+        """Brings along what has fallen due. Rows: tenant_id, task_id, event, opened."""
+        return await self._database.write(self._queries["promote_due"], limit, grace_ms, max_crashes)
+
+    async def forget_claims(self, older_than_ms: int, limit: int) -> None:
+        """Forgets what workers took long ago."""
+        await self._database.write(self._queries["forget_claims"], older_than_ms, limit)
+
+    async def ping(self) -> None:
+        """Asks the database for an answer."""
+        await self._database.read(self._queries["ping"])

@@ -1,0 +1,17 @@
+-- What time does to tasks, and what is tidied.
+
+-- name: promote_due
+-- $1 most tasks, $2 grace ms of a cancel, $3 most crashes
+SELECT tenant_id, task_id, event, opened FROM tenure.promote_due($1, $2, $3)
+
+-- name: forget_claims
+-- $1 age in ms, $2 most rows
+DELETE FROM tenure.worker_claim WHERE worker_id IN (
+  SELECT worker_id FROM tenure.worker_claim WHERE claimed_at < (SELECT tenure.task_now()) - $1::bigint * interval '1 ms' LIMIT $2)
+
+-- name: ping
+SELECT 1 AS one
+
+-- name: notify
+-- $1 channel, $2 text
+SELECT pg_notify($1, $2)

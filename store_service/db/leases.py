@@ -1,0 +1,121 @@
+"""Rows of leases. Source of the texts: `leases.sql`."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import asyncpg
+
+from store_service.db.pool import Database
+from store_service.db.queries import Queries
+from store_service.db.tasks import contract_of
+from store_service.model.leases import Claim, Finish, Heartbeat, Lease, LeasedTask, NewCheckpoint, Report
+from store_service.model.limits import ANSWER_BYTES, CHECKPOINT_BYTES_PER_TASK, CHECKPOINTS_PER_TASK
+from store_service.model.payloads import Payload
+
+_QUANTUM = 10  # most tasks of one tenant in one visit of a claim
+
+
+class LeaseRows:
+    """The statements on leases."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._queries = Queries("leases.sql")
+
+    async def claim_tasks(self, claim: Claim, *, wait: bool) -> list[LeasedTask]:
+        """Takes what is ready. With `wait` it waits for the first tenant in turn instead of skipping it while it is locked."""
+        rows = await self._database.write(
+            self._queries["claim_tasks"],
+            claim.request_id,
+            claim.worker_id,
+            [one.workflow for one in claim.workflows],
+            [one.version for one in claim.workflows],
+            list(claim.tenant_ids) or None,
+            claim.lease_ms,
+            claim.limit,
+            min(claim.limit, _QUANTUM),
+            wait,
+            ANSWER_BYTES,
+        )
+        return [_leased_task(row, claim.worker_id) for row in rows]
+
+    async def heartbeat_tasks(self, items: Sequence[Heartbeat]) -> list[asyncpg.Record]:
+        """Rows: outcome, expires_at, cancel_requested."""
+        return await self._database.write(
+            self._queries["heartbeat_tasks"], *_fences([item.lease for item in items]), [item.lease_ms for item in items]
+        )
+
+    async def append_checkpoints(self, items: Sequence[NewCheckpoint]) -> list[asyncpg.Record]:
+        """Rows: outcome."""
+        return await self._database.write(
+            self._queries["append_checkpoints"],
+            *_fences([item.lease for item in items]),
+            [item.revision for item in items],
+            [item.step for item in items],
+            [item.payload.media_type for item in items],
+            [item.payload.data for item in items],
+            CHECKPOINTS_PER_TASK,
+            CHECKPOINT_BYTES_PER_TASK,
+        )
+
+    async def report_progress(self, items: Sequence[Report]) -> list[asyncpg.Record]:
+        """Rows: outcome, sequence."""
+        return await self._database.write(
+            self._queries["report_progress"],
+            *_fences([item.lease for item in items]),
+            [item.value for item in items],
+            [item.total for item in items],
+            [item.message for item in items],
+        )
+
+    async def finish_tasks(self, items: Sequence[tuple[Finish, bytes]]) -> list[asyncpg.Record]:
+        """Each item with the digest by which its repetition is known. Rows: outcome, retry_at, opened."""
+        finishes = [finish for finish, _ in items]
+        return await self._database.write(
+            self._queries["finish_tasks"],
+            *_fences([finish.lease for finish in finishes]),
+            [finish.disposition for finish in finishes],
+            [digest for _, digest in items],
+            [finish.payload and finish.payload.media_type for finish in finishes],
+            [None if finish.payload is None else finish.payload.data for finish in finishes],
+            [finish.error_code for finish in finishes],
+            [finish.error_message for finish in finishes],
+            [finish.delay_ms for finish in finishes],
+            [finish.retry and finish.retry.max_attempts for finish in finishes],
+            [finish.retry and finish.retry.initial_backoff_ms for finish in finishes],
+            [finish.retry and finish.retry.max_backoff_ms for finish in finishes],
+        )
+
+    async def load_input(self, lease: Lease) -> Payload | None:
+        """The input of a task under a lease that holds; None when it does not."""
+        rows = await self._database.read(self._queries["load_input"], *_fence(lease))
+        return Payload(rows[0]["media_type"], rows[0]["input"]) if rows else None
+
+    async def is_held(self, lease: Lease) -> bool:
+        """Whether a lease holds."""
+        rows = await self._database.read(self._queries["is_held"], *_fence(lease))
+        return bool(rows[0]["held"])
+
+
+def _fence(lease: Lease) -> tuple[Any, ...]:
+    return (lease.tenant_id, lease.task_id, lease.worker_id, lease.token, lease.epoch)
+
+
+def _fences(leases: Sequence[Lease]) -> tuple[list[Any], ...]:
+    return tuple(list(column) for column in zip(*map(_fence, leases), strict=True))
+
+
+def _leased_task(row: asyncpg.Record, worker_id: str) -> LeasedTask:
+    return LeasedTask(
+        lease=Lease(row["tenant_id"], row["task_id"], worker_id, row["token"], row["epoch"]),
+        expires_at=row["expires_at"],
+        contract=contract_of(row),
+        input=None if row["input"] is None else Payload(row["media_type"], row["input"]),
+        attempts=row["attempts"],
+        crashes=row["crashes"],
+        retries=row["retries"],
+        checkpoints=row["checkpoints"],
+        cancel_requested=row["cancel_requested"],
+        deadline_at=row["deadline_at"],
+        created_at=row["created_at"],
+    )

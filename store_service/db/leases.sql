@@ -1,0 +1,41 @@
+-- What workers do with leases. In every query the tenant comes first, but in claims, which look for one.
+
+-- name: claim_tasks
+-- $1 request, $2 worker, $3 workflows, $4 versions, $5 tenants or null, $6 lease ms, $7 limit, $8 most of one tenant in a
+-- visit, $9 whether to wait for the first tenant, $10 most bytes of inputs
+SELECT tenant_id, task_id, token, epoch, expires_at, attempts, crashes, retries, checkpoints, cancel_requested, deadline_at, tool,
+       workflow, version, issuer, subject, client_capabilities, output_schema, ttl_ms, poll_interval_ms, execution_deadline_ms,
+       trace_parent, media_type, input, created_at
+FROM tenure.claim_tasks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+
+-- name: heartbeat_tasks
+-- $1 tenant, $2 task, $3 worker, $4 token, $5 epoch, $6 lease ms: arrays
+SELECT ordinal, outcome, expires_at, cancel_requested FROM tenure.heartbeat_tasks($1, $2, $3, $4, $5, $6) ORDER BY ordinal
+
+-- name: append_checkpoints
+-- $1 tenant, $2 task, $3 worker, $4 token, $5 epoch, $6 revision, $7 step, $8 media type, $9 data: arrays;
+-- $10 most checkpoints, $11 most bytes of one task
+SELECT ordinal, outcome FROM tenure.append_checkpoints($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) ORDER BY ordinal
+
+-- name: report_progress
+-- $1 tenant, $2 task, $3 worker, $4 token, $5 epoch, $6 value, $7 total or null, $8 message: arrays
+SELECT ordinal, outcome, sequence FROM tenure.report_progress($1, $2, $3, $4, $5, $6, $7, $8) ORDER BY ordinal
+
+-- name: finish_tasks
+-- $1 tenant, $2 task, $3 worker, $4 token, $5 epoch, $6 disposition, $7 digest, $8 media type, $9 data, $10 error code,
+-- $11 error message, $12 delay ms, $13 most attempts, $14 initial backoff ms, $15 most backoff ms: arrays
+SELECT ordinal, outcome, retry_at, opened
+FROM tenure.finish_tasks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15) ORDER BY ordinal
+
+-- name: load_input
+-- $1 tenant, $2 task, $3 worker, $4 token, $5 epoch
+SELECT t.media_type, t.input FROM tenure.task t
+WHERE t.tenant_id = $1 AND t.task_id = $2 AND EXISTS (
+  SELECT FROM tenure.task_state s WHERE s.tenant_id = $1 AND s.task_id = $2 AND s.worker_id = $3 AND s.token = $4
+    AND $5 = (SELECT e.epoch FROM tenure.epoch e) AND s.expires_at > (SELECT tenure.task_now()))
+
+-- name: is_held
+-- $1 tenant, $2 task, $3 worker, $4 token, $5 epoch
+SELECT EXISTS (
+  SELECT FROM tenure.task_state s WHERE s.tenant_id = $1 AND s.task_id = $2 AND s.worker_id = $3 AND s.token = $4
+    AND $5 = (SELECT e.epoch FROM tenure.epoch e) AND s.expires_at > (SELECT tenure.task_now())) AS held

@@ -1,0 +1,32 @@
+-- The migrations that a database has, and what `serve` asks of it.
+
+-- name: create_migrations
+CREATE TABLE IF NOT EXISTS public.tenure_migration (
+  number int PRIMARY KEY, phase text NOT NULL, name text NOT NULL, applied_at timestamptz NOT NULL DEFAULT clock_timestamp())
+
+-- name: lock_migrations
+-- One migrating process at a time, until the end of the transaction.
+SELECT pg_advisory_xact_lock(7305809124460245333)
+
+-- name: has_migrations
+SELECT to_regclass('public.tenure_migration') IS NOT NULL AS has
+
+-- name: enter_schema
+-- Migrations name the schema's things without their schema.
+SET LOCAL search_path = tenure, pg_temp
+
+-- name: list_migrations
+SELECT number, phase FROM public.tenure_migration ORDER BY number
+
+-- name: add_migration
+-- $1 number, $2 phase, $3 name
+INSERT INTO public.tenure_migration (number, phase, name) VALUES ($1, $2, $3)
+
+-- name: clock_source
+SELECT p.prosrc AS source FROM pg_proc p WHERE p.oid = 'tenure.task_now()'::regprocedure
+
+-- name: get_epoch
+SELECT epoch FROM tenure.epoch
+
+-- name: bump_epoch
+UPDATE tenure.epoch SET epoch = epoch + 1 RETURNING epoch

@@ -1,0 +1,134 @@
+"""Connections to Postgres, and what becomes of their failures."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import asyncpg
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+
+from store_service.model.refusals import Reason, Refusal
+
+SETTINGS = {
+    "application_name": "tenure-store",
+    "jit": "off",
+    "timezone": "UTC",
+    "statement_timeout": "15s",
+    "lock_timeout": "10s",
+    "idle_in_transaction_session_timeout": "10s",
+    "tcp_keepalives_idle": "10",
+    "tcp_keepalives_interval": "5",
+    "tcp_keepalives_count": "3",
+}
+
+_CONTENTION = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
+_NOT_APPLIED = (
+    asyncpg.TooManyConnectionsError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.QueryCanceledError,
+    asyncpg.LockNotAvailableError,
+    asyncpg.ReadOnlySQLTransactionError,
+    asyncpg.InsufficientResourcesError,
+)
+_LOST = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    ConnectionError,
+    TimeoutError,
+    OSError,
+)
+
+
+class Database:
+    """A pool of connections. Every statement is a transaction of its own.
+
+    Failures come out as `Refusal`s: STORAGE_UNAVAILABLE where nothing was applied, OUTCOME_UNKNOWN where a write was under
+    way when the connection went. Serialization failures and deadlocks are tried again up to five times.
+    """
+
+    def __init__(self, pool: asyncpg.Pool, *, acquire_seconds: float, registry: CollectorRegistry) -> None:
+        self._pool = pool
+        self._acquire_seconds = acquire_seconds
+        self._waits = Histogram(
+            "tenure_store_pool_wait_seconds",
+            "Time to get a connection.",
+            registry=registry,
+            buckets=(0.0005, 0.005, 0.05, 0.5, 5),
+        )
+        self._contended = Counter(
+            "tenure_store_statement_retries", "Statements repeated after 40001 or 40P01.", registry=registry
+        )
+
+    async def read(self, query: str, *arguments: Any) -> list[asyncpg.Record]:
+        """Runs one statement that writes nothing."""
+        return await self._run(query, arguments, lost=Reason.STORAGE_UNAVAILABLE)
+
+    async def write(self, query: str, *arguments: Any) -> list[asyncpg.Record]:
+        """Runs one statement that writes. A caller that is cancelled loses the answer; the statement runs to its end."""
+        return await asyncio.shield(self._run(query, arguments, lost=Reason.OUTCOME_UNKNOWN))
+
+    async def close(self) -> None:
+        """Closes every connection, once the statements under way have ended."""
+        await self._pool.close()
+
+    async def _run(self, query: str, arguments: Sequence[Any], *, lost: Reason) -> list[asyncpg.Record]:
+        attempts = AsyncRetrying(
+            retry=retry_if_exception_type(_CONTENTION),
+            stop=stop_after_attempt(5),
+            wait=wait_random_exponential(multiplier=0.01, max=0.25),
+            before_sleep=self._count_contention,
+            reraise=True,
+        )
+        try:
+            return await attempts(self._run_once, query, arguments, lost)
+        except _CONTENTION:
+            raise Refusal(Reason.OVERLOADED) from None
+
+    async def _run_once(self, query: str, arguments: Sequence[Any], lost: Reason) -> list[asyncpg.Record]:
+        with self._waits.time():
+            try:
+                connection = await self._pool.acquire(timeout=self._acquire_seconds)
+            except TimeoutError:
+                raise Refusal(Reason.OVERLOADED) from None
+            except (*_LOST, *_NOT_APPLIED, asyncpg.PostgresError):
+                raise Refusal(Reason.STORAGE_UNAVAILABLE) from None
+        broken = False
+        try:
+            rows: list[asyncpg.Record] = await connection.fetch(query, *arguments)
+            return rows
+        except _NOT_APPLIED as error:
+            broken = isinstance(error, asyncpg.ReadOnlySQLTransactionError)
+            raise Refusal(Reason.STORAGE_UNAVAILABLE) from None
+        except _LOST:
+            broken = True
+            raise Refusal(lost) from None
+        finally:
+            if broken:
+                connection.terminate()
+            await self._pool.release(connection)
+
+    def _count_contention(self, _: RetryCallState) -> None:
+        self._contended.inc()
+
+
+async def open_database(
+    dsn: str, *, size: int, registry: CollectorRegistry, acquire_seconds: float = 5.0, connect_seconds: float = 10.0
+) -> Database:
+    """Opens a pool of at most `size` connections. Raises STORAGE_UNAVAILABLE when the database cannot be reached."""
+    try:
+        pool = await asyncpg.create_pool(
+            dsn,
+            min_size=min(2, size),
+            max_size=size,
+            timeout=connect_seconds,
+            command_timeout=20,
+            max_inactive_connection_lifetime=300,
+            server_settings=SETTINGS,
+        )
+    except (*_LOST, *_NOT_APPLIED):
+        raise Refusal(Reason.STORAGE_UNAVAILABLE) from None
+    return Database(pool, acquire_seconds=acquire_seconds, registry=registry)

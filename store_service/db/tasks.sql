@@ -1,0 +1,67 @@
+-- What callers do with tasks. In every query the tenant comes first.
+
+-- name: create_tasks
+-- $1 tenant, $2 task, $3 request, $4 digest, $5 tool, $6 workflow, $7 version, $8 issuer, $9 subject, $10 capabilities,
+-- $11 output schema, $12 ttl ms, $13 poll ms, $14 deadline ms, $15 trace, $16 priority, $17 media type, $18 input,
+-- $19 abandon ms: arrays, one element an item
+SELECT ordinal, outcome, task_id, created_at, opened
+FROM tenure.create_tasks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)
+ORDER BY ordinal
+
+-- name: get_tasks
+-- $1 tenant, $2 task, $3 issuer or null, $4 subject or null, $5 view: arrays, one element an item; $6 most bytes of payloads
+-- An item past those bytes comes without its payloads and with fits = false; the first always fits.
+SELECT u.ordinal, t.tenant_id, t.task_id, t.tool, t.workflow, t.version, t.issuer, t.subject, t.client_capabilities,
+       t.output_schema, t.ttl_ms, t.poll_interval_ms, t.execution_deadline_ms, t.trace_parent, t.priority, t.created_at,
+       s.state, s.changed_at, s.ended_at, s.change, s.cancel_requested_at IS NOT NULL AS cancel_requested, s.attempts, s.crashes,
+       s.retries, s.checkpoints, s.worker_id, s.token, s.expires_at,
+       p.sequence, p.value, p.total, p.message,
+       t.media_type AS input_media_type, CASE WHEN u.view >= 3 AND (u.ordinal = 1 OR sum(coalesce(octet_length(o.data), 0) + CASE WHEN u.view >= 3 THEN octet_length(t.input) ELSE 0 END) OVER w <= $6) THEN t.input END AS input,
+       o.media_type, CASE WHEN u.ordinal = 1 OR sum(coalesce(octet_length(o.data), 0) + CASE WHEN u.view >= 3 THEN octet_length(t.input) ELSE 0 END) OVER w <= $6 THEN o.data END AS data, o.error_code, o.error_message,
+       o.error_reason, u.ordinal = 1 OR sum(coalesce(octet_length(o.data), 0) + CASE WHEN u.view >= 3 THEN octet_length(t.input) ELSE 0 END) OVER w <= $6 AS fits, (SELECT tenure.task_now()) AS read_at
+FROM unnest($1::text[], $2::uuid[], $3::text[], $4::text[], $5::int[])
+     WITH ORDINALITY u(tenant_id, task_id, issuer, subject, view, ordinal)
+JOIN tenure.task t ON t.tenant_id = u.tenant_id AND t.task_id = u.task_id
+  AND (u.issuer IS NULL OR (t.issuer = u.issuer AND t.subject = u.subject))
+JOIN tenure.task_state s ON s.tenant_id = u.tenant_id AND s.task_id = u.task_id
+LEFT JOIN tenure.progress p ON p.tenant_id = u.tenant_id AND p.task_id = u.task_id AND p.slot = s.progress % 16
+  AND s.progress > 0
+LEFT JOIN tenure.outcome o ON o.tenant_id = u.tenant_id AND o.task_id = u.task_id AND u.view >= 2
+WINDOW w AS (ORDER BY u.ordinal)
+
+-- name: list_tasks
+-- $1 tenant, $2 states or null, $3 workflow or null, $4 created from or null, $5 created before or null,
+-- $6 created_at and $7 task of the last row of the page before, or null, $8 page size. Newest first.
+SELECT t.task_id
+FROM tenure.task t JOIN tenure.task_state s ON s.tenant_id = t.tenant_id AND s.task_id = t.task_id
+WHERE t.tenant_id = $1 AND ($2::text[] IS NULL OR s.state = ANY ($2)) AND ($3::text IS NULL OR t.workflow = $3)
+  AND t.created_at >= coalesce($4::timestamptz, '-infinity') AND t.created_at < coalesce($5::timestamptz, 'infinity')
+  AND (t.created_at, t.task_id) < (coalesce($6::timestamptz, 'infinity'), coalesce($7::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff'))
+ORDER BY t.created_at DESC, t.task_id DESC
+LIMIT $8
+
+-- name: cancel_tasks
+-- $1 tenant, $2 task, $3 issuer or null, $4 subject or null, $5 force: arrays; $6 states a cancel may leave, $7 grace ms
+SELECT ordinal, outcome, opened FROM tenure.cancel_tasks($1, $2, $3, $4, $5, $6, $7) ORDER BY ordinal
+
+-- name: attach_tasks
+-- $1 tenant, $2 task, $3 issuer or null, $4 subject or null, $5 abandon ms: arrays
+SELECT ordinal, outcome FROM tenure.attach_tasks($1, $2, $3, $4, $5) ORDER BY ordinal
+
+-- name: list_task_history
+-- $1 tenant, $2 task, $3 first line, $4 page size
+SELECT line, event, at, worker_id, token, detail FROM tenure.history
+WHERE tenant_id = $1 AND task_id = $2 AND line >= $3 ORDER BY line LIMIT $4
+
+-- name: list_checkpoints
+-- $1 tenant, $2 task, $3 first revision, $4 page size, $5 most bytes of payloads; the first always fits
+SELECT c.revision, c.step, c.media_type, c.data, c.token, c.created_at FROM (
+  SELECT k.*, sum(octet_length(k.data)) OVER (ORDER BY k.revision) AS bytes FROM tenure.checkpoint k
+  WHERE k.tenant_id = $1 AND k.task_id = $2 AND k.revision >= $3 ORDER BY k.revision LIMIT $4
+) c
+WHERE c.bytes <= $5 OR c.revision = $3
+ORDER BY c.revision
+
+-- name: is_task
+-- $1 tenant, $2 task
+SELECT EXISTS (SELECT FROM tenure.task WHERE tenant_id = $1 AND task_id = $2) AS found

@@ -1,0 +1,180 @@
+"""Hints that something changed, within this process at once and between processes by NOTIFY.
+
+A hint is never the truth: whoever is woken reads the state, and whoever waits also looks by itself now and then, so that a
+lost hint costs time and nothing else. Hints travel outside of the writes they tell of: a connection of their own sends at
+most one NOTIFY per 5 ms, since each one takes a lock that all commits share. They carry digests, never names.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+from collections.abc import Iterable, Iterator
+from typing import Final
+from uuid import UUID
+
+import asyncpg
+import structlog
+from prometheus_client import CollectorRegistry, Gauge
+
+from store_service.db.queries import Queries
+
+CHANNEL: Final = "tenure_wakeup"
+_ALL: Final = "*"
+_MOST_TOPICS: Final = 15  # with digests of 12 characters a payload stays below 200 bytes
+_PAUSE_SECONDS: Final = 0.005
+_RECONNECT_SECONDS: Final = (0.1, 5.0)
+
+
+def lane_topic(lane: str) -> str:
+    """The topic of work that became ready for a workflow and version."""
+    return _digest(f"lane {lane}")
+
+
+def task_topic(task_id: UUID) -> str:
+    """The topic of a task's visible changes."""
+    return _digest(f"task {task_id}")
+
+
+class Waiter:
+    """Someone who waits for any of some topics."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    async def wait(self, seconds: float) -> bool:
+        """Waits for a hint, at most so long. Tells whether there was one; forgets it."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(seconds, 0)):
+                await self._event.wait()
+        woken = self._event.is_set()
+        self._event.clear()
+        return woken
+
+    def wake(self) -> bool:
+        """Wakes it. Tells whether that was news to it."""
+        news = not self._event.is_set()
+        self._event.set()
+        return news
+
+
+class Wakeups:
+    """Who waits for what, in this process, and the one connection that hints travel by."""
+
+    def __init__(self, dsn: str, *, registry: CollectorRegistry) -> None:
+        self._dsn = dsn
+        self._notify = Queries("chores.sql")["notify"]
+        self._waiters: dict[str, list[Waiter]] = {}
+        self._unsent: set[str] = set()
+        self._unsent_event = asyncio.Event()
+        self._connected = Gauge("tenure_store_listen_connected", "Whether hints of other stores arrive.", registry=registry)
+        self._task: asyncio.Task[None] | None = None
+
+    @contextlib.contextmanager
+    def waiting(self, topics: Iterable[str]) -> Iterator[Waiter]:
+        """A waiter for these topics. Take it before the state is read, so that no hint falls in between."""
+        waiter = Waiter()
+        topics = set(topics)
+        for topic in topics:
+            self._waiters.setdefault(topic, []).append(waiter)
+        try:
+            yield waiter
+        finally:
+            for topic in topics:
+                self._waiters[topic].remove(waiter)
+                if not self._waiters[topic]:
+                    del self._waiters[topic]
+
+    def wake_lanes(self, lanes: Iterable[str]) -> None:
+        """Tells one waiting worker of each lane that there is work. One that finds some passes it on, see `pass_on`."""
+        for lane in lanes:
+            topic = lane_topic(lane)
+            self.pass_on(topic)
+            self._send(topic)
+
+    def pass_on(self, topic: str) -> None:
+        """Wakes the next waiter of a topic in this process, and tells no other."""
+        waiters = self._waiters.get(topic, ())
+        next((waiter for waiter in waiters if waiter.wake()), None)
+
+    def wake_tasks(self, task_ids: Iterable[UUID]) -> None:
+        """Tells all who watch these tasks that they changed."""
+        for task_id in task_ids:
+            topic = task_topic(task_id)
+            self._wake_all(topic)
+            self._send(topic)
+
+    def wake_everyone(self) -> None:
+        """Wakes whoever waits in this process, for whatever."""
+        for topic in list(self._waiters):
+            self._wake_all(topic)
+
+    def start(self) -> None:
+        """Starts to send and to receive."""
+        self._task = asyncio.create_task(self._run(), name="wakeups")
+
+    async def stop(self) -> None:
+        """Sends nothing more and hangs up."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    def _wake_all(self, topic: str) -> None:
+        for waiter in self._waiters.get(topic, ()):
+            waiter.wake()
+
+    def _send(self, topic: str) -> None:
+        self._unsent.add(topic)
+        self._unsent_event.set()
+
+    def _receive(self, connection: asyncpg.Connection, pid: int, _channel: str, payload: object) -> None:
+        if pid == connection.get_server_pid():
+            return
+        if payload == _ALL:
+            self.wake_everyone()
+        for topic in str(payload).split():
+            self._wake_all(topic)
+
+    async def _run(self) -> None:
+        pause, longest = _RECONNECT_SECONDS
+        while True:
+            try:
+                connection = await asyncpg.connect(
+                    self._dsn, timeout=10, command_timeout=10, server_settings={"application_name": "tenure-wakeups"}
+                )
+            except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError):
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, longest)
+                continue
+            pause = _RECONNECT_SECONDS[0]
+            try:
+                await self._talk(connection)
+            except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError) as error:
+                structlog.get_logger().warning("listen_lost", error=type(error).__name__)
+            finally:
+                self._connected.set(0)
+                connection.terminate()
+
+    async def _talk(self, connection: asyncpg.Connection) -> None:
+        lost = asyncio.Event()
+
+        def hang_up(_: asyncpg.Connection) -> None:
+            lost.set()
+            self._unsent_event.set()
+
+        connection.add_termination_listener(hang_up)
+        await connection.add_listener(CHANNEL, self._receive)
+        self._connected.set(1)
+        self.wake_everyone()  # hints may have passed while nobody listened
+        while True:
+            await self._unsent_event.wait()
+            if lost.is_set():
+                return
+            self._unsent_event.clear()
+            topics, self._unsent = self._unsent, set()
+            await connection.fetchval(self._notify, CHANNEL, _ALL if len(topics) > _MOST_TOPICS else " ".join(sorted(topics)))
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+
+def _digest(topic: str) -> str:
+    return hashlib.blake2s(topic.encode(), digest_size=6).hexdigest()

@@ -1,0 +1,137 @@
+"""Leases and what is done under them, as values."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from uuid import UUID
+
+from store_service.model.payloads import Payload
+from store_service.model.tasks import TaskContract
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A worker's exclusive right to act on a task, as it presents it."""
+
+    tenant_id: str
+    task_id: UUID
+    worker_id: str
+    token: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowVersion:
+    """A definition that a worker can run."""
+
+    workflow: str
+    version: int
+
+    @property
+    def lane(self) -> str:
+        """The name under which waiting workers are woken for it."""
+        return f"{self.workflow}/{self.version}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What a worker asks for."""
+
+    request_id: str
+    worker_id: str
+    workflows: tuple[WorkflowVersion, ...]
+    tenant_ids: tuple[str, ...]
+    limit: int
+    lease_ms: int
+    wait_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeasedTask:
+    """One task taken, with what is needed to run it. `input` is None when it did not fit into the answer."""
+
+    lease: Lease
+    expires_at: datetime
+    contract: TaskContract
+    input: Payload | None
+    attempts: int
+    crashes: int
+    retries: int
+    checkpoints: int
+    cancel_requested: bool
+    deadline_at: datetime | None
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """A wish to hold a lease for at least `lease_ms` from now."""
+
+    lease: Lease
+    lease_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Extended:
+    """A lease that was extended."""
+
+    expires_at: datetime
+    cancel_requested: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NewCheckpoint:
+    """A checkpoint to be appended as `revision`."""
+
+    lease: Lease
+    revision: int
+    step: str
+    payload: Payload
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A progress report."""
+
+    lease: Lease
+    value: float
+    total: float | None
+    message: str
+
+
+class Disposition(StrEnum):
+    """How a worker ends its lease. FAILED with a policy that is not spent rests and is tried again."""
+
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+    RELEASED = "RELEASED"
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """When a failed task is tried again: after a random time up to `initial_backoff_ms * 2 ** retries`, capped."""
+
+    max_attempts: int
+    initial_backoff_ms: int
+    max_backoff_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finish:
+    """The end of a lease. What is set depends on the disposition."""
+
+    lease: Lease
+    disposition: Disposition
+    payload: Payload | None = None
+    error_code: int | None = None
+    error_message: str | None = None
+    delay_ms: int = 0
+    retry: RetryPolicy | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A lease that was ended; `retry_at` where its task will be tried again."""
+
+    retry_at: datetime | None

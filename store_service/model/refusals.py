@@ -1,0 +1,70 @@
+"""Refusals: the closed set of reasons why the store says no."""
+
+from enum import StrEnum
+
+
+class Reason(StrEnum):
+    """Why an operation was refused. The names are those of `ErrorReason` in `taskstore.v1`, which says what a caller
+    does next."""
+
+    INVALID_INPUT = "INVALID_INPUT"
+    TASK_NOT_FOUND = "TASK_NOT_FOUND"
+    CHECKPOINT_NOT_FOUND = "CHECKPOINT_NOT_FOUND"
+    TENANT_NOT_FOUND = "TENANT_NOT_FOUND"
+    REQUEST_ID_CONFLICT = "REQUEST_ID_CONFLICT"
+    REVISION_CONFLICT = "REVISION_CONFLICT"
+    LEASE_LOST = "LEASE_LOST"
+    OUTSTANDING_LIMIT = "OUTSTANDING_LIMIT"
+    CHECKPOINT_LIMIT = "CHECKPOINT_LIMIT"
+    BATCH_FULL = "BATCH_FULL"
+    STORAGE_UNAVAILABLE = "STORAGE_UNAVAILABLE"
+    OUTCOME_UNKNOWN = "OUTCOME_UNKNOWN"
+    DRAINING = "DRAINING"
+    OVERLOADED = "OVERLOADED"
+    TOMBSTONE_NOT_FOUND = "TOMBSTONE_NOT_FOUND"
+
+
+_MESSAGES = {
+    Reason.INVALID_INPUT: "the request is not valid",
+    Reason.TASK_NOT_FOUND: "no such task",
+    Reason.CHECKPOINT_NOT_FOUND: "the task has no such checkpoint",
+    Reason.TENANT_NOT_FOUND: "no such tenant",
+    Reason.REQUEST_ID_CONFLICT: "the request id was used for a creation with other content; use a new one",
+    Reason.REVISION_CONFLICT: "the revision is not the next one; load the checkpoints and compare",
+    Reason.LEASE_LOST: "the lease no longer allows this; stop the work",
+    Reason.OUTSTANDING_LIMIT: "the tenant has as many unfinished tasks as its policy allows; try again later",
+    Reason.CHECKPOINT_LIMIT: "the task has as many checkpoints, or bytes of them, as a task may have",
+    Reason.BATCH_FULL: "the batch's answer is full; ask for this item again",
+    Reason.STORAGE_UNAVAILABLE: "the database cannot be reached; nothing was applied; try again",
+    Reason.OUTCOME_UNKNOWN: "the connection to the database was lost; repeat the call with the same ids to learn its outcome",
+    Reason.DRAINING: "the server is shutting down; try again",
+    Reason.OVERLOADED: "the server has too many calls under way; try again",
+    Reason.TOMBSTONE_NOT_FOUND: "no such tombstone",
+}
+
+_RETRY_AFTER_MS = {
+    Reason.OUTSTANDING_LIMIT: 1_000,
+    Reason.STORAGE_UNAVAILABLE: 500,
+    Reason.OUTCOME_UNKNOWN: 100,
+    Reason.DRAINING: 100,
+    Reason.OVERLOADED: 200,
+}
+
+
+class Refusal(Exception):  # noqa: N818 (a refusal is an answer, not an error of ours)
+    """An operation, or one item of a batch, was refused. Batches return it as an item's outcome; single calls raise it."""
+
+    def __init__(self, reason: Reason, message: str | None = None) -> None:
+        super().__init__(message or _MESSAGES[reason])
+        self.reason = reason
+        self.message = message or _MESSAGES[reason]
+
+    @property
+    def retry_after_ms(self) -> int | None:
+        """How long to wait before the same call may do better; None where waiting does not help."""
+        return _RETRY_AFTER_MS.get(self.reason)
+
+
+def invalid(field: str, rule: str) -> Refusal:
+    """The refusal of one field: `invalid("tenant_id", "must be ...")`."""
+    return Refusal(Reason.INVALID_INPUT, f"{field} {rule}")

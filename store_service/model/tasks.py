@@ -1,0 +1,209 @@
+"""Tasks and what surrounds them, as values."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import IntEnum, StrEnum
+from uuid import UUID
+
+from store_service.model.payloads import Payload
+from store_service.model.states import TaskState
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The principal that created a task."""
+
+    issuer: str
+    subject: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskContract:
+    """What was agreed when a task was created."""
+
+    tool: str
+    workflow: str
+    workflow_version: int
+    owner: Owner
+    client_capabilities: bytes
+    output_schema: bytes
+    ttl_ms: int
+    poll_interval_ms: int
+    execution_deadline_ms: int
+    trace_parent: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTask:
+    """A task to be created."""
+
+    tenant_id: str
+    request_id: str
+    contract: TaskContract
+    priority: int
+    input: Payload
+    abandon_after_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """A task that a creation made, or found made."""
+
+    task: "Task"
+    replayed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A report of how far a task has come."""
+
+    sequence: int
+    value: float
+    total: float | None
+    message: str
+
+
+class FailureReason(StrEnum):
+    """Who decided that a task failed."""
+
+    WORKER = "WORKER"
+    CRASH_LIMIT = "CRASH_LIMIT"
+    EXECUTION_DEADLINE = "EXECUTION_DEADLINE"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskError:
+    """Why a task failed, in the form of a JSON-RPC error."""
+
+    code: int
+    message: str
+    data: Payload | None
+    reason: FailureReason
+
+
+class TaskView(IntEnum):
+    """How much of a task is read."""
+
+    BASIC = 1
+    OUTCOME = 2
+    FULL = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One task as it stands at `read_at`."""
+
+    tenant_id: str
+    task_id: UUID
+    state: TaskState
+    contract: TaskContract
+    priority: int
+    created_at: datetime
+    changed_at: datetime
+    ended_at: datetime | None
+    read_at: datetime
+    change: int
+    progress: Progress | None
+    cancel_requested: bool
+    attempts: int
+    crashes: int
+    retries: int
+    checkpoints: int
+    worker_id: str | None
+    token: int
+    lease_expires_at: datetime | None
+    input: Payload | None
+    outcome: Payload | TaskError | None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRef:
+    """Which task is meant; with an owner, only that owner's."""
+
+    tenant_id: str
+    task_id: UUID
+    owner: Owner | None = None
+
+
+class CancelOutcome(StrEnum):
+    """What a cancellation found."""
+
+    CANCELLED = "CANCELLED"
+    REQUESTED = "REQUESTED"
+    ALREADY_TERMINAL = "ALREADY_TERMINAL"
+
+
+class HistoryEvent(StrEnum):
+    """What happened at a line of a task's history."""
+
+    CREATED = "CREATED"
+    LEASED = "LEASED"
+    LEASE_EXPIRED = "LEASE_EXPIRED"
+    RELEASED = "RELEASED"
+    RETRIED = "RETRIED"
+    CANCEL_REQUESTED = "CANCEL_REQUESTED"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryLine:
+    """One line of a task's history."""
+
+    line: int
+    event: HistoryEvent
+    at: datetime
+    worker_id: str | None
+    token: int | None
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """One step that is done."""
+
+    revision: int
+    step: str
+    payload: Payload
+    token: int
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskFilter:
+    """Which of a tenant's tasks are listed."""
+
+    tenant_id: str
+    states: tuple[TaskState, ...]
+    workflow: str | None
+    created_from: datetime | None
+    created_before: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Tombstone:
+    """That a removed task existed and how it ended."""
+
+    tenant_id: str
+    cursor: int
+    task_id: UUID
+    tool: str
+    workflow: str
+    version: int
+    state: TaskState
+    created_at: datetime
+    ended_at: datetime
+    removed_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tenant:
+    """A tenant's policy and its use."""
+
+    tenant_id: str
+    max_outstanding: int
+    max_leased: int
+    retention_ms: int
+    outstanding: int
+    leased: int

@@ -1,0 +1,161 @@
+"""What workers do: take work, keep it, save its steps, end it."""
+
+import asyncio
+import hashlib
+from collections.abc import Sequence
+from typing import Final
+
+from store_service.db.batch import Batcher, BatchMetrics
+from store_service.db.leases import LeaseRows
+from store_service.db.tasks import TaskRows
+from store_service.db.wakeups import Wakeups, lane_topic
+from store_service.model.leases import (
+    Claim,
+    Extended,
+    Finish,
+    Finished,
+    Heartbeat,
+    Lease,
+    LeasedTask,
+    NewCheckpoint,
+    Report,
+)
+from store_service.model.payloads import Payload
+from store_service.model.refusals import Reason, Refusal
+from store_service.model.tasks import Checkpoint
+from store_service.operations.chores import Chores
+
+CLAIM_POLL_SECONDS: Final = 5.0
+"""How long a waiting claim relies on hints before it looks by itself."""
+
+
+class Leases:
+    """Claims and all that is done under a lease."""
+
+    def __init__(self, rows: LeaseRows, tasks: TaskRows, chores: Chores, wakeups: Wakeups, metrics: BatchMetrics) -> None:
+        self._rows = rows
+        self._tasks = tasks
+        self._chores = chores
+        self._wakeups = wakeups
+        self._draining = asyncio.Event()
+        self._heartbeat = Batcher[Heartbeat, Extended](
+            "heartbeat_tasks", self._heartbeat_batch, key=lambda item: item.lease.task_id, metrics=metrics
+        )
+        self._append = Batcher[NewCheckpoint, None](
+            "append_checkpoints",
+            self._append_batch,
+            key=lambda item: item.lease.task_id,
+            size=lambda item: len(item.payload.data),
+            metrics=metrics,
+        )
+        self._report = Batcher[Report, int](
+            "report_progress", self._report_batch, key=lambda item: item.lease.task_id, metrics=metrics
+        )
+        self._finish = Batcher[Finish, Finished](
+            "finish_tasks",
+            self._finish_batch,
+            key=lambda item: item.lease.task_id,
+            size=lambda item: len(item.payload.data) if item.payload else 0,
+            metrics=metrics,
+        )
+
+    async def lease_tasks(self, claim: Claim) -> list[LeasedTask]:
+        """Takes what is ready, waiting for the first if asked to. Whoever finds work tells the next who waits."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + claim.wait_ms / 1000
+        topics = [lane_topic(one.lane) for one in claim.workflows]
+        with self._wakeups.waiting(topics) as waiter:
+            while True:
+                found = await self._claim(claim)
+                left = until - loop.time()
+                if found or left <= 0 or self._draining.is_set():
+                    break
+                await waiter.wait(min(left, CLAIM_POLL_SECONDS))
+        if found:
+            for topic in topics:
+                self._wakeups.pass_on(topic)
+            self._wakeups.wake_tasks(one.lease.task_id for one in found)
+        return found
+
+    def drain(self) -> None:
+        """Answers every waiting claim with nothing, now and from now on."""
+        self._draining.set()
+        self._wakeups.wake_everyone()
+
+    async def heartbeat_task(self, item: Heartbeat) -> Extended:
+        """Extends a lease, never shortening it."""
+        return await self._heartbeat.submit(item)
+
+    async def heartbeat_tasks(self, items: Sequence[Heartbeat]) -> list[Extended | Refusal]:
+        """`heartbeat_task` for each."""
+        return await self._heartbeat.run(items)
+
+    async def report_progress(self, item: Report) -> int:
+        """Keeps a progress report; returns its number."""
+        return await self._report.submit(item)
+
+    async def load_input(self, lease: Lease) -> Payload:
+        """The input of a task that is held."""
+        found = await self._rows.load_input(lease)
+        if found is None:
+            raise Refusal(Reason.LEASE_LOST)
+        return found
+
+    async def load_checkpoints(self, lease: Lease, *, from_revision: int, limit: int) -> list[Checkpoint]:
+        """A page of checkpoints of a task that is held. They only grow under the lease, so the order of the looks is safe."""
+        found = await self._tasks.list_checkpoints(lease.tenant_id, lease.task_id, from_revision, limit)
+        if not await self._rows.is_held(lease):
+            raise Refusal(Reason.LEASE_LOST)
+        return found
+
+    async def append_checkpoint(self, item: NewCheckpoint) -> None:
+        """Keeps a step that is done, if its revision is the next one."""
+        await self._append.submit(item)
+
+    async def append_checkpoints(self, items: Sequence[NewCheckpoint]) -> list[Refusal | None]:
+        """`append_checkpoint` for each."""
+        return await self._append.run(items)
+
+    async def finish_task(self, item: Finish) -> Finished:
+        """Ends a lease by completion, failure, release or confirmed cancel. The same finish is answered again."""
+        return await self._finish.submit(item)
+
+    async def finish_tasks(self, items: Sequence[Finish]) -> list[Finished | Refusal]:
+        """`finish_task` for each."""
+        return await self._finish.run(items)
+
+    async def _claim(self, claim: Claim) -> list[LeasedTask]:
+        """What there is: at once; else what others held a moment ago; else what has just fallen due."""
+        found = await self._rows.claim_tasks(claim, wait=False) or await self._rows.claim_tasks(claim, wait=True)
+        if not found and await self._chores.promote_due():
+            found = await self._rows.claim_tasks(claim, wait=True)
+        return found
+
+    async def _heartbeat_batch(self, items: Sequence[Heartbeat]) -> list[Extended | Refusal]:
+        rows = await self._rows.heartbeat_tasks(items)
+        return [
+            Extended(row["expires_at"], row["cancel_requested"]) if row["outcome"] == "OK" else Refusal(Reason.LEASE_LOST)
+            for row in rows
+        ]
+
+    async def _append_batch(self, items: Sequence[NewCheckpoint]) -> list[Refusal | None]:
+        rows = await self._rows.append_checkpoints(items)
+        return [None if row["outcome"] == "OK" else Refusal(Reason(row["outcome"])) for row in rows]
+
+    async def _report_batch(self, items: Sequence[Report]) -> list[int | Refusal]:
+        rows = await self._rows.report_progress(items)
+        self._wakeups.wake_tasks(item.lease.task_id for item in items)
+        return [row["sequence"] if row["outcome"] == "OK" else Refusal(Reason.LEASE_LOST) for row in rows]
+
+    async def _finish_batch(self, items: Sequence[Finish]) -> list[Finished | Refusal]:
+        rows = await self._rows.finish_tasks([(item, _digest(item)) for item in items])
+        self._wakeups.wake_lanes(rows[0]["opened"])
+        self._wakeups.wake_tasks(item.lease.task_id for item in items)
+        return [Finished(row["retry_at"]) if row["outcome"] == "OK" else Refusal(Reason.LEASE_LOST) for row in rows]
+
+
+def _digest(item: Finish) -> bytes:
+    """SHA-256 over how a lease is ended, by which a repetition is told from another finish."""
+    payload = item.payload or Payload("", b"")
+    parts = (item.lease.worker_id, item.disposition, payload.media_type, item.error_code, item.error_message, item.delay_ms)
+    return hashlib.sha256(repr(parts).encode() + hashlib.sha256(payload.data).digest()).digest()

@@ -1,0 +1,226 @@
+"""What callers do with tasks."""
+
+import hashlib
+from collections.abc import AsyncIterator, Sequence
+from datetime import datetime
+from typing import Final
+from uuid import UUID, uuid4
+
+from store_service.db.batch import Batcher, BatchMetrics
+from store_service.db.tasks import TaskRows
+from store_service.db.wakeups import Wakeups, task_topic
+from store_service.model.refusals import Reason, Refusal
+from store_service.model.states import TERMINAL, TRANSITIONS, Command, TaskState
+from store_service.model.tasks import (
+    CancelOutcome,
+    Checkpoint,
+    Created,
+    HistoryLine,
+    NewTask,
+    Task,
+    TaskFilter,
+    TaskRef,
+    TaskView,
+)
+
+WATCH_POLL_SECONDS: Final = 5.0
+"""How long a watch relies on hints before it looks by itself."""
+
+
+class Tasks:
+    """Creation, reading, cancelling and watching."""
+
+    def __init__(self, rows: TaskRows, wakeups: Wakeups, metrics: BatchMetrics, *, cancel_grace_ms: int) -> None:
+        self._rows = rows
+        self._wakeups = wakeups
+        self._cancel_grace_ms = cancel_grace_ms
+        self._create = Batcher[NewTask, Created](
+            "create_tasks",
+            self._create_batch,
+            key=lambda item: (item.tenant_id, item.request_id),
+            size=lambda item: len(item.input.data),
+            metrics=metrics,
+        )
+        self._get = Batcher[tuple[TaskRef, TaskView], Task](
+            "get_tasks", self._get_batch, key=lambda _: object(), metrics=metrics, parallel=4
+        )
+        self._cancel = Batcher[tuple[TaskRef, bool], CancelOutcome](
+            "cancel_tasks", self._cancel_batch, key=lambda item: item[0].task_id, metrics=metrics
+        )
+        self._attach = Batcher[tuple[TaskRef, int], None](
+            "attach_tasks", self._attach_batch, key=lambda item: item[0].task_id, metrics=metrics
+        )
+
+    async def create_task(self, item: NewTask) -> Created:
+        """Creates a task, or finds the one that its request id created. Wakes a worker."""
+        return await self._create.submit(item)
+
+    async def create_tasks(self, items: Sequence[NewTask]) -> list[Created | Refusal]:
+        """`create_task` for each."""
+        return await self._create.run(items)
+
+    async def get_task(self, ref: TaskRef, view: TaskView) -> Task:
+        """Reads a task as it stands. One statement whether it exists or not, so that neither answer takes longer."""
+        while True:
+            try:
+                return await self._get.submit((ref, view))
+            except Refusal as refusal:
+                if refusal.reason is not Reason.BATCH_FULL:  # others' results filled the answer: next time it may be first
+                    raise
+
+    async def get_tasks(self, items: Sequence[tuple[TaskRef, TaskView]]) -> list[Task | Refusal]:
+        """`get_task` for each, within 4 MiB of payloads."""
+        return await self._get_batch(items)
+
+    async def list_tasks(self, wanted: TaskFilter, *, after: tuple[datetime, UUID] | None, limit: int) -> list[Task]:
+        """A page of a tenant's tasks, newest first."""
+        ids = await self._rows.list_tasks(wanted, after, limit)
+        found = await self._rows.get_tasks([(TaskRef(wanted.tenant_id, task_id), TaskView.BASIC) for task_id in ids])
+        return [found[position][0] for position in sorted(found)]
+
+    async def cancel_task(self, ref: TaskRef, *, force: bool) -> CancelOutcome:
+        """Ends a task, or asks the worker that runs it to. Past the grace period what was asked is forced."""
+        return await self._cancel.submit((ref, force))
+
+    async def attach_task(self, ref: TaskRef, abandon_after_ms: int) -> None:
+        """Says that somebody waits for a task, for so long; 0 says that its id was handed out."""
+        await self._attach.submit((ref, abandon_after_ms))
+
+    async def watch_tasks(self, refs: Sequence[TaskRef], view: TaskView) -> AsyncIterator[tuple[TaskRef, Task | Refusal]]:
+        """Each task as it stands, then whenever it visibly changed, until all have ended. Skips what a slow reader missed,
+        never the last. A store that cannot be read for a while means silence."""
+        left = dict.fromkeys(refs, 0)
+        with self._wakeups.waiting(task_topic(ref.task_id) for ref in refs) as waiter:
+            while left:
+                try:
+                    for ref, task in await self._look(list(left), view):
+                        if isinstance(task, Refusal):
+                            del left[ref]
+                        elif task.change == left[ref]:
+                            continue
+                        elif task.state in TERMINAL:
+                            del left[ref]
+                        else:
+                            left[ref] = task.change
+                        yield ref, task
+                except Refusal as refusal:
+                    if refusal.reason not in (Reason.STORAGE_UNAVAILABLE, Reason.OVERLOADED):
+                        raise
+                if left:
+                    await waiter.wait(WATCH_POLL_SECONDS)
+
+    async def list_task_history(self, ref: TaskRef, *, from_line: int, limit: int) -> list[HistoryLine]:
+        """A page of what happened to a task, oldest first."""
+        lines = await self._rows.list_task_history(ref, from_line, limit)
+        if not lines and not await self._rows.is_task(ref):
+            raise Refusal(Reason.TASK_NOT_FOUND)
+        return lines
+
+    async def list_checkpoints(self, ref: TaskRef, *, from_revision: int, limit: int) -> list[Checkpoint]:
+        """A page of a task's checkpoints, oldest first."""
+        checkpoints = await self._rows.list_checkpoints(ref.tenant_id, ref.task_id, from_revision, limit)
+        if not checkpoints and not await self._rows.is_task(ref):
+            raise Refusal(Reason.TASK_NOT_FOUND)
+        return checkpoints
+
+    async def get_checkpoint(self, ref: TaskRef, revision: int) -> Checkpoint:
+        """One checkpoint."""
+        found = await self.list_checkpoints(ref, from_revision=revision, limit=1)
+        if not found or found[0].revision != revision:
+            raise Refusal(Reason.CHECKPOINT_NOT_FOUND)
+        return found[0]
+
+    async def _look(self, refs: Sequence[TaskRef], view: TaskView) -> list[tuple[TaskRef, Task | Refusal]]:
+        """What stands, payloads that did not fit into one read fetched one by one."""
+        found = list(zip(refs, await self._get_batch([(ref, view) for ref in refs]), strict=True))
+        for position, (ref, task) in enumerate(found):
+            if isinstance(task, Refusal) and task.reason is Reason.BATCH_FULL:
+                found[position] = (ref, await self.get_task(ref, view))
+        return found
+
+    async def _create_batch(self, items: Sequence[NewTask]) -> list[Created | Refusal]:
+        rows = await self._rows.create_tasks([(item, uuid4(), _digest(item)) for item in items])
+        self._wakeups.wake_lanes(rows[0]["opened"])
+        outcomes: list[Created | Refusal] = []
+        for item, row in zip(items, rows, strict=True):
+            match row["outcome"]:
+                case "CREATED":
+                    outcomes.append(Created(_fresh(item, row["task_id"], row["created_at"]), replayed=False))
+                case "REPLAYED":
+                    ref = TaskRef(item.tenant_id, row["task_id"])
+                    outcomes.append(await self._replayed(ref))
+                case reason:
+                    outcomes.append(Refusal(Reason(reason)))
+        return outcomes
+
+    async def _replayed(self, ref: TaskRef) -> Created | Refusal:
+        try:
+            return Created(await self.get_task(ref, TaskView.BASIC), replayed=True)
+        except Refusal as refusal:
+            return refusal
+
+    async def _get_batch(self, items: Sequence[tuple[TaskRef, TaskView]]) -> list[Task | Refusal]:
+        found = await self._rows.get_tasks(items)
+        outcomes: list[Task | Refusal] = []
+        for position in range(len(items)):
+            task, fits = found.get(position, (None, True))
+            if task is None:
+                outcomes.append(Refusal(Reason.TASK_NOT_FOUND))
+            else:
+                outcomes.append(task if fits else Refusal(Reason.BATCH_FULL))
+        return outcomes
+
+    async def _cancel_batch(self, items: Sequence[tuple[TaskRef, bool]]) -> list[CancelOutcome | Refusal]:
+        live, _ = TRANSITIONS[Command.CANCEL]
+        rows = await self._rows.cancel_tasks(items, live=sorted(live), grace_ms=self._cancel_grace_ms)
+        self._wakeups.wake_lanes(rows[0]["opened"])
+        self._wakeups.wake_tasks(ref.task_id for ref, _ in items)
+        return [
+            Refusal(Reason.TASK_NOT_FOUND) if row["outcome"] == "NOT_FOUND" else CancelOutcome(row["outcome"]) for row in rows
+        ]
+
+    async def _attach_batch(self, items: Sequence[tuple[TaskRef, int]]) -> list[Refusal | None]:
+        rows = await self._rows.attach_tasks(items)
+        return [None if row["outcome"] == "OK" else Refusal(Reason.TASK_NOT_FOUND) for row in rows]
+
+
+def _digest(item: NewTask) -> bytes:
+    """SHA-256 over what a creation asks for, each part with its length, so that no two requests read alike."""
+    contract = item.contract
+    parts = [
+        contract.tool, contract.workflow, contract.workflow_version, contract.owner.issuer, contract.owner.subject,
+        contract.client_capabilities, contract.output_schema, contract.ttl_ms, contract.poll_interval_ms,
+        contract.execution_deadline_ms, item.priority, item.input.media_type, item.input.data,
+    ]  # fmt: skip
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part if isinstance(part, bytes) else str(part).encode()
+        digest.update(len(data).to_bytes(8, "big") + data)
+    return digest.digest()
+
+
+def _fresh(item: NewTask, task_id: UUID, now: datetime) -> Task:
+    """A task as it stands right after its creation."""
+    return Task(
+        tenant_id=item.tenant_id,
+        task_id=task_id,
+        state=TaskState.QUEUED,
+        contract=item.contract,
+        priority=item.priority,
+        created_at=now,
+        changed_at=now,
+        ended_at=None,
+        read_at=now,
+        change=1,
+        progress=None,
+        cancel_requested=False,
+        attempts=0,
+        crashes=0,
+        retries=0,
+        checkpoints=0,
+        worker_id=None,
+        token=0,
+        lease_expires_at=None,
+        input=None,
+        outcome=None,
+    )

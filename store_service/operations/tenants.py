@@ -1,0 +1,29 @@
+"""What operators decide for tenants."""
+
+from store_service.db.tenants import TenantRows
+from store_service.db.wakeups import Wakeups
+from store_service.model.refusals import Reason, Refusal
+from store_service.model.tasks import Tenant
+
+
+class Tenants:
+    """Policies and their use."""
+
+    def __init__(self, rows: TenantRows, wakeups: Wakeups) -> None:
+        self._rows = rows
+        self._wakeups = wakeups
+
+    async def set_tenant_policy(self, tenant_id: str, *, max_outstanding: int, max_leased: int, retention_ms: int) -> Tenant:
+        """Sets a tenant's policy; wakes the workers that a wider one has work for."""
+        opened = await self._rows.set_tenant_policy(
+            tenant_id, max_outstanding=max_outstanding, max_leased=max_leased, retention_ms=retention_ms
+        )
+        self._wakeups.wake_lanes(opened)
+        return await self.get_tenant(tenant_id)
+
+    async def get_tenant(self, tenant_id: str) -> Tenant:
+        """A tenant as it stands."""
+        tenant = await self._rows.get_tenant(tenant_id)
+        if tenant is None:
+            raise Refusal(Reason.TENANT_NOT_FOUND)
+        return tenant

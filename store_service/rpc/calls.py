@@ -1,0 +1,124 @@
+"""What every call has in common: its refusal, its line in the log, its figures, its batch."""
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+import grpc
+import structlog
+from grpc_status import rpc_status
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
+from store_service.model.limits import BATCH_ITEMS, check_range
+from store_service.model.refusals import Reason, Refusal
+from store_service.rpc.status import to_status
+
+Request = TypeVar("Request")
+Item = TypeVar("Item")
+Outcome = TypeVar("Outcome")
+
+_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+
+
+class Calls(grpc.aio.ServerInterceptor):
+    """Wraps every method: a Refusal becomes a status, and each call one log line and one measurement."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._count = Counter("tenure_store_calls", "Calls by method and outcome.", ["method", "outcome"], registry=registry)
+        self._seconds = Histogram(
+            "tenure_store_call_seconds", "Time of a call, waits included.", ["method"], registry=registry, buckets=_BUCKETS
+        )
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        """See `grpc.aio.ServerInterceptor`."""
+        handler = await continuation(handler_call_details)
+        service, _, method = handler_call_details.method.removeprefix("/").partition("/")
+        if handler is None or not service.startswith("taskstore."):
+            return handler
+        if handler.unary_unary is not None:
+            wrapped: Any = grpc.unary_unary_rpc_method_handler(self._unary(method, handler.unary_unary))
+        else:
+            wrapped = grpc.unary_stream_rpc_method_handler(self._stream(method, handler.unary_stream))
+        return wrapped._replace(
+            request_deserializer=handler.request_deserializer, response_serializer=handler.response_serializer
+        )
+
+    def _unary(self, method: str, inner: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+            started = time.perf_counter()
+            outcome = "CANCELLED"
+            try:
+                answer = await inner(request, context)
+                outcome = "OK"
+                return answer
+            except Refusal as refusal:
+                outcome = refusal.reason.value
+                await context.abort_with_status(rpc_status.to_status(to_status(refusal)))
+            except Exception:  # noqa: BLE001 (logged, and told without its text)
+                outcome = "INTERNAL"
+                structlog.get_logger().exception("call_failed", method=method)
+                await context.abort(grpc.StatusCode.INTERNAL, "an internal error; it was logged")
+            finally:
+                self._tell(method, request, outcome, started)
+
+        return call
+
+    def _stream(self, method: str, inner: Callable[..., AsyncIterator[Any]]) -> Callable[..., AsyncIterator[Any]]:
+        async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
+            started = time.perf_counter()
+            outcome = "CANCELLED"
+            try:
+                async for answer in inner(request, context):
+                    yield answer
+                outcome = "OK"
+            except Refusal as refusal:
+                outcome = refusal.reason.value
+                await context.abort_with_status(rpc_status.to_status(to_status(refusal)))
+            finally:
+                self._tell(method, request, outcome, started)
+
+        return call
+
+    def _tell(self, method: str, request: Any, outcome: str, started: float) -> None:
+        seconds = time.perf_counter() - started
+        self._count.labels(method, outcome).inc()
+        self._seconds.labels(method).observe(seconds)
+        log = structlog.get_logger()
+        level = log.warning if outcome in ("INTERNAL", *_TROUBLE) else log.info
+        level("call", method=method, outcome=outcome, ms=round(seconds * 1000, 2), **_ids(request))
+
+
+_TROUBLE = tuple(reason.value for reason in (Reason.STORAGE_UNAVAILABLE, Reason.OUTCOME_UNKNOWN, Reason.OVERLOADED))
+
+
+def _ids(request: Any) -> dict[str, Any]:
+    """The ids that a request names, and how many items it has. Never a payload."""
+    fields = request.DESCRIPTOR.fields_by_name
+    source = request.lease if "lease" in fields and request.DESCRIPTOR.name != "CompleteAndLeaseTasksRequest" else request
+    names = ("request_id", "tenant_id", "task_id", "worker_id")
+    ids: dict[str, Any] = {name: value for name in names if (value := getattr(source, name, ""))}
+    if "items" in fields:
+        ids["items"] = len(request.items)
+    return ids
+
+
+async def run_each(
+    requests: Sequence[Request],
+    read: Callable[[Request], Item],
+    run: Callable[[Sequence[Item]], Awaitable[Sequence[Outcome | Refusal]]],
+) -> list[Outcome | Refusal]:
+    """Reads each request of a batch and runs those that are valid, together. Outcomes stand in the order of the requests."""
+    check_range("items", len(requests), range(1, BATCH_ITEMS + 1))
+    read_items: list[Item | Refusal] = []
+    for request in requests:
+        try:
+            read_items.append(read(request))
+        except Refusal as refusal:
+            read_items.append(refusal)
+    valid = [item for item in read_items if not isinstance(item, Refusal)]
+    ran = iter(await run(valid) if valid else ())
+    return [item if isinstance(item, Refusal) else next(ran) for item in read_items]

@@ -1,0 +1,177 @@
+"""The wiring of the store: what it is made of, how it starts, and how it stops."""
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import structlog
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+from taskstore.v1 import (
+    leases_pb2,
+    leases_pb2_grpc,
+    retention_pb2,
+    retention_pb2_grpc,
+    tasks_pb2,
+    tasks_pb2_grpc,
+    tenants_pb2,
+    tenants_pb2_grpc,
+)
+
+from store_service.config import Config
+from store_service.db.batch import BatchMetrics
+from store_service.db.chores import ChoreRows
+from store_service.db.leases import LeaseRows
+from store_service.db.migrate import check_schema
+from store_service.db.pool import Database, open_database
+from store_service.db.retention import RetentionRows
+from store_service.db.tasks import TaskRows
+from store_service.db.tenants import TenantRows
+from store_service.db.wakeups import Wakeups
+from store_service.model.limits import MESSAGE_BYTES
+from store_service.operations.chores import Chores
+from store_service.operations.leases import Leases
+from store_service.operations.retention import Retention
+from store_service.operations.tasks import Tasks
+from store_service.operations.tenants import Tenants
+from store_service.rpc.calls import Calls
+from store_service.rpc.leases import LeaseService
+from store_service.rpc.retention import RetentionService
+from store_service.rpc.tasks import TaskService
+from store_service.rpc.tenants import TenantService
+from store_service.telemetry import AdminServer
+
+SERVER_OPTIONS: list[tuple[str, Any]] = [
+    ("grpc.max_receive_message_length", MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MESSAGE_BYTES),
+    ("grpc.max_metadata_size", 16 * 1024),
+    # Clients ping every 30 s, also without calls; the server allows what is a little faster than that.
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 20_000),
+    ("grpc.http2.min_ping_interval_without_data_ms", 20_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.keepalive_time_ms", 60_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.so_reuseport", 0),
+]
+
+SERVICES = [
+    module.DESCRIPTOR.services_by_name[name].full_name
+    for module, name in (
+        (tasks_pb2, "TaskService"),
+        (leases_pb2, "LeaseService"),
+        (tenants_pb2, "TenantService"),
+        (retention_pb2, "RetentionService"),
+    )
+]
+
+
+@dataclass(slots=True)
+class Parts:
+    """What a store is made of, once it is put together."""
+
+    database: Database
+    wakeups: Wakeups
+    chores: Chores
+    leases: Leases
+    server: grpc.aio.Server
+    health: health.aio.HealthServicer
+    port: int
+
+
+class Store:
+    """One running store: `start`, then `port`, then `stop`."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._registry = CollectorRegistry()
+        for collector in (ProcessCollector, PlatformCollector, GCCollector):
+            collector(registry=self._registry)
+        self._admin = AdminServer(
+            host=config.admin_host, port=config.admin_port, registry=self._registry, ready=self._why_not_ready
+        )
+        self._parts: Parts | None = None
+        self._draining = False
+
+    @property
+    def port(self) -> int:
+        """The port that gRPC listens on."""
+        assert self._parts is not None, "the store is not started"
+        return self._parts.port
+
+    @property
+    def admin_port(self) -> int:
+        """The port of probes and metrics."""
+        return self._admin.port
+
+    async def start(self) -> None:
+        """Checks the schema, puts the parts together, and serves.
+
+        Raises SchemaError when the schema is not one it may run on, Refusal when the database cannot be reached, OSError
+        when a port is taken.
+        """
+        config = self._config
+        await check_schema(config.dsn, allow_test_clock=config.allow_test_clock)
+        database = await open_database(config.dsn, size=config.pool_size, registry=self._registry)
+        self._parts = parts = self._put_together(database)
+        parts.wakeups.start()
+        parts.chores.start()
+        await parts.server.start()
+        for service in ("", *SERVICES):
+            await parts.health.set(service, health_pb2.HealthCheckResponse.SERVING)
+        self._admin.start()
+        structlog.get_logger().info("store_started", port=parts.port, admin_port=self._admin.port)
+
+    async def stop(self) -> None:
+        """Drains: says that it is not serving, waits for load balancers, lets calls end, closes the pool."""
+        assert self._parts is not None, "the store is not started"
+        parts, self._draining = self._parts, True
+        await parts.health.enter_graceful_shutdown()
+        await asyncio.sleep(self._config.drain_pause_seconds)
+        parts.leases.drain()
+        await parts.server.stop(grace=self._config.drain_seconds)
+        await parts.chores.stop()
+        await parts.wakeups.stop()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._config.drain_seconds):
+                await parts.database.close()
+        self._admin.stop()
+        structlog.get_logger().info("store_stopped")
+
+    def _put_together(self, database: Database) -> Parts:
+        config, registry = self._config, self._registry
+        grace_ms = int(config.cancel_grace_seconds * 1000)
+        batches = BatchMetrics(registry)
+        wakeups = Wakeups(config.dsn, registry=registry)
+        rows = TaskRows(database)
+        chores = Chores(
+            ChoreRows(database), wakeups, cancel_grace_ms=grace_ms, max_crashes=config.max_crashes, registry=registry
+        )
+        tasks = Tasks(rows, wakeups, batches, cancel_grace_ms=grace_ms)
+        leases = Leases(LeaseRows(database), rows, chores, wakeups, batches)
+
+        server = grpc.aio.server(interceptors=[Calls(registry)], options=SERVER_OPTIONS)
+        servicer = health.aio.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+        tasks_pb2_grpc.add_TaskServiceServicer_to_server(TaskService(tasks), server)
+        leases_pb2_grpc.add_LeaseServiceServicer_to_server(LeaseService(leases), server)
+        tenants_pb2_grpc.add_TenantServiceServicer_to_server(TenantService(Tenants(TenantRows(database), wakeups)), server)
+        retention_pb2_grpc.add_RetentionServiceServicer_to_server(RetentionService(Retention(RetentionRows(database))), server)
+        if config.reflection:
+            reflection.enable_server_reflection((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+        port = server.add_insecure_port(f"{_bracketed(config.host)}:{config.port}")
+        return Parts(database, wakeups, chores, leases, server, servicer, port)
+
+    def _why_not_ready(self) -> str | None:
+        """Asks nobody: the chores ask the database once a second."""
+        if self._draining:
+            return "shutting down"
+        if self._parts is None or self._parts.chores.last_answer is None:
+            return "the database does not answer"
+        return None
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

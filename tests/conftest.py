@@ -1,0 +1,116 @@
+"""What the tests stand on: a real Postgres, a database of its own for each test, a store that really listens."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from uuid import uuid4
+
+import asyncpg
+import grpc
+import pytest
+from taskstore.v1 import leases_pb2_grpc, retention_pb2_grpc, tasks_pb2_grpc, tenants_pb2_grpc
+
+from store_service.config import Config
+from store_service.db.migrate import migrate
+from store_service.embedded import EmbeddedPostgres
+from store_service.model.limits import MESSAGE_BYTES
+from store_service.server import Store
+
+MOVABLE_CLOCK = """
+CREATE SCHEMA clock;
+CREATE TABLE clock.shift (by interval NOT NULL);
+INSERT INTO clock.shift VALUES ('0');
+CREATE OR REPLACE FUNCTION tenure.task_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS
+  'SELECT clock_timestamp() + (SELECT by FROM clock.shift)';
+"""
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
+    """A Postgres with a migrated database, `template`, whose clock tests can move."""
+    settings = {"max_connections": "300"}
+    with EmbeddedPostgres(tmp_path_factory.mktemp("postgres"), durable=False, settings=settings) as server:
+        asyncio.run(_make_template(server.dsn))
+        yield server
+
+
+@pytest.fixture
+async def dsn(postgres: EmbeddedPostgres) -> AsyncIterator[str]:
+    """A migrated database of the test's own."""
+    name = f"test_{uuid4().hex}"
+    admin = await asyncpg.connect(postgres.dsn)
+    await admin.execute(f"CREATE DATABASE {name} TEMPLATE template")
+    yield _database(postgres.dsn, name)
+    await admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    await admin.close()
+
+
+@pytest.fixture
+async def database(dsn: str) -> AsyncIterator[asyncpg.Connection]:
+    """A connection of the test's own to its database."""
+    connection = await asyncpg.connect(dsn)
+    yield connection
+    await connection.close()
+
+
+class Clock:
+    """The database's clock, which a test may move forward."""
+
+    def __init__(self, database: asyncpg.Connection) -> None:
+        self._database = database
+
+    async def advance(self, *, seconds: float) -> None:
+        """Makes it later for everyone."""
+        await self._database.execute("UPDATE clock.shift SET by = by + $1::float8 * interval '1 s'", seconds)
+
+
+@pytest.fixture
+def clock(database: asyncpg.Connection) -> Clock:
+    """The clock of the test's database."""
+    return Clock(database)
+
+
+@dataclass(frozen=True)
+class Stubs:
+    """The store's API, as any client sees it."""
+
+    address: str
+    admin_port: int
+    tasks: "tasks_pb2_grpc.TaskServiceAsyncStub"
+    leases: "leases_pb2_grpc.LeaseServiceAsyncStub"
+    tenants: "tenants_pb2_grpc.TenantServiceAsyncStub"
+    retention: "retention_pb2_grpc.RetentionServiceAsyncStub"
+
+
+@pytest.fixture
+async def store(dsn: str) -> AsyncIterator[Stubs]:
+    """A store that serves the test's database, and its API."""
+    running = Store(Config(dsn=dsn, port=0, admin_port=0, allow_test_clock=True, drain_seconds=2, cancel_grace_seconds=30))
+    await running.start()
+    address = f"127.0.0.1:{running.port}"
+    limits = [("grpc.max_receive_message_length", MESSAGE_BYTES), ("grpc.max_send_message_length", MESSAGE_BYTES)]
+    async with grpc.aio.insecure_channel(address, options=limits) as channel:
+        yield Stubs(
+            address=address,
+            admin_port=running.admin_port,
+            tasks=tasks_pb2_grpc.TaskServiceStub(channel),
+            leases=leases_pb2_grpc.LeaseServiceStub(channel),
+            tenants=tenants_pb2_grpc.TenantServiceStub(channel),
+            retention=retention_pb2_grpc.RetentionServiceStub(channel),
+        )
+    await running.stop()
+
+
+async def _make_template(dsn: str) -> None:
+    admin = await asyncpg.connect(dsn)
+    await admin.execute("CREATE DATABASE template")
+    await admin.close()
+    template = _database(dsn, "template")
+    await migrate(template)
+    connection = await asyncpg.connect(template)
+    await connection.execute(MOVABLE_CLOCK)
+    await connection.close()
+
+
+def _database(dsn: str, name: str) -> str:
+    return f"{dsn.rpartition('/')[0]}/{name}"
