@@ -44,7 +44,7 @@ _DEFAULTS = {
     "autovacuum_naptime": "5s",
     "timezone": "UTC",
 }
-_NOT_DURABLE = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+_NOT_DURABLE = {"fsync": "off", "full_page_writes": "off"}
 # With C as locale of everything and the built-in C.UTF-8, a cluster is alike on every machine.
 _INITDB = (
     "--username=tenure",
@@ -90,9 +90,9 @@ class EmbeddedPostgres:
         """Describes a server and touches nothing yet.
 
         Without `port`, the first `start` picks a free one below 32768, kept from then on.
-        `durable=False`, for tests, does not survive a crash of the machine, and one of Postgres
-        (`immediate`) loses the last 0.6 s unless `synchronous_commit` is on. `settings` are those
-        of postgresql.conf and win over our defaults; ValueError for those that are fixed.
+        `durable=False`, for tests, does not survive a crash of the machine; one of Postgres
+        (`immediate`) it does. `settings` are those of postgresql.conf and win over our defaults;
+        ValueError for those that are fixed.
         """
         if reserved := settings.keys() & (_FIXED.keys() | {"port"}):
             raise ValueError(f"These settings are fixed here: {', '.join(sorted(reserved))}.")

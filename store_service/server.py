@@ -168,7 +168,7 @@ class Store:
         """Asks nobody: the chores ask the database once a second."""
         if self._draining:
             return "shutting down"
-        if self._parts is None or self._parts.chores.last_answer is None:
+        if self._parts is None or not self._parts.chores.is_database_there():
             return "the database does not answer"
         return None
 

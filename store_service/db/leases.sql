@@ -2,7 +2,7 @@
 
 -- name: claim_tasks
 -- $1 request, $2 worker, $3 workflows, $4 versions, $5 tenants or null, $6 lease ms, $7 limit, $8 most of one tenant in a
--- visit, $9 whether to wait for the first tenant, $10 most bytes of inputs
+-- visit, $9 whether to wait for the first tenant, $10 most bytes of contracts and inputs
 SELECT tenant_id, task_id, token, epoch, expires_at, attempts, crashes, retries, checkpoints, cancel_requested, deadline_at, tool,
        workflow, version, issuer, subject, client_capabilities, output_schema, ttl_ms, poll_interval_ms, execution_deadline_ms,
        trace_parent, media_type, input, created_at

@@ -13,6 +13,11 @@ from store_service.model.refusals import Reason, Refusal
 SETTINGS = {
     "application_name": "tenure-store",
     "jit": "off",
+    # One plan for all parameters, by key and by nested loop: made once a connection, not once a call.
+    "plan_cache_mode": "force_generic_plan",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "enable_seqscan": "off",
     "timezone": "UTC",
     "statement_timeout": "15s",
     "lock_timeout": "10s",
@@ -76,11 +81,17 @@ class Database:
         await self._pool.close()
 
     async def _run(self, query: str, arguments: Sequence[Any], *, lost: Reason) -> list[asyncpg.Record]:
+        try:
+            return await self._run_once(query, arguments, lost)
+        except _CONTENTION:
+            return await self._run_again(query, arguments, lost)
+
+    async def _run_again(self, query: str, arguments: Sequence[Any], lost: Reason) -> list[asyncpg.Record]:
         attempts = AsyncRetrying(
             retry=retry_if_exception_type(_CONTENTION),
-            stop=stop_after_attempt(5),
+            stop=stop_after_attempt(4),
             wait=wait_random_exponential(multiplier=0.01, max=0.25),
-            before_sleep=self._count_contention,
+            before=self._count_contention,
             reraise=True,
         )
         try:
@@ -127,8 +138,13 @@ async def open_database(
             timeout=connect_seconds,
             command_timeout=20,
             max_inactive_connection_lifetime=300,
+            reset=_keep,
             server_settings=SETTINGS,
         )
     except (*_LOST, *_NOT_APPLIED):
         raise Refusal(Reason.STORAGE_UNAVAILABLE) from None
     return Database(pool, acquire_seconds=acquire_seconds, registry=registry)
+
+
+async def _keep(_: asyncpg.Connection) -> None:
+    """Resets nothing when a connection comes back: no statement of ours leaves anything in its session."""

@@ -1,7 +1,8 @@
-"""What time does to tasks. Any claim may call it; a loop calls it once a second."""
+"""What time does to tasks. Any claim may call it; loops call it once a second."""
 
 import asyncio
-import contextlib
+import time
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import structlog
@@ -13,7 +14,10 @@ from store_service.model.refusals import Refusal
 
 PROMOTE_BATCH: Final = 500
 PROMOTE_SECONDS: Final = 1.0
+PING_SECONDS: Final = 1.0
+ANSWER_SECONDS: Final = 4.0
 TIDY_SECONDS: Final = 60.0
+TIDY_BATCH: Final = 1_000
 CLAIM_MEMORY_MS: Final = 3_600_000
 _VISIBLE: Final = frozenset({"CANCELLED", "FAILED", "LEASE_EXPIRED", "CANCEL_REQUESTED"})
 
@@ -29,9 +33,12 @@ class Chores:
         self._cancel_grace_ms = cancel_grace_ms
         self._max_crashes = max_crashes
         self._due = Counter("tenure_store_due", "What fell due, by what became of it.", ["event"], registry=registry)
-        self._loop: asyncio.Task[None] | None = None
-        self.last_answer: float | None = None
-        """When the database last answered, on the loop's clock; None before the first answer and after a failure."""
+        self._loops: list[asyncio.Task[None]] = []
+        self._answered_at = -ANSWER_SECONDS
+
+    def is_database_there(self) -> bool:
+        """Whether the database answered within the last 4 s. Asks nobody, and may be asked from any thread."""
+        return time.monotonic() - self._answered_at < ANSWER_SECONDS
 
     async def promote_due(self) -> int:
         """Brings along leases that ran out, rests that are over, deadlines, forced cancels, abandoned tasks.
@@ -47,31 +54,39 @@ class Chores:
         return len(rows)
 
     def start(self) -> None:
-        """Starts the loop."""
-        self._loop = asyncio.create_task(self._run(), name="chores")
+        """Starts the loops."""
+        self._loops = [
+            asyncio.create_task(_repeat(PING_SECONDS, self._ping), name="ping"),
+            asyncio.create_task(_repeat(PROMOTE_SECONDS, self._promote_all), name="promote"),
+            asyncio.create_task(_repeat(TIDY_SECONDS, self._tidy), name="tidy"),
+        ]
 
     async def stop(self) -> None:
-        """Stops the loop."""
-        if self._loop is not None:
-            self._loop.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._loop
+        """Stops the loops."""
+        for loop in self._loops:
+            loop.cancel()
+        await asyncio.gather(*self._loops, return_exceptions=True)
 
-    async def _run(self) -> None:
-        clock = asyncio.get_running_loop().time
-        tidied = clock()
-        while True:
-            try:
-                while await self.promote_due() == PROMOTE_BATCH:
-                    pass
-                if clock() - tidied > TIDY_SECONDS:
-                    tidied = clock()
-                    await self._rows.forget_claims(CLAIM_MEMORY_MS, 1_000)
-                self.last_answer = clock()
-            except Refusal as refusal:
-                self.last_answer = None
-                structlog.get_logger().warning("chores_refused", reason=refusal.reason)
-            except Exception:  # noqa: BLE001 (a loop that tidies outlives every fault)
-                self.last_answer = None
-                structlog.get_logger().exception("chores_failed")
-            await asyncio.sleep(PROMOTE_SECONDS)
+    async def _ping(self) -> None:
+        async with asyncio.timeout(PING_SECONDS):
+            await self._rows.ping()
+        self._answered_at = time.monotonic()
+
+    async def _promote_all(self) -> None:
+        while await self.promote_due() == PROMOTE_BATCH:
+            pass
+
+    async def _tidy(self) -> None:
+        await self._rows.forget_claims(CLAIM_MEMORY_MS, TIDY_BATCH)
+
+
+async def _repeat(pause_seconds: float, work: Callable[[], Awaitable[None]]) -> None:
+    """Does the work again and again. A loop that tidies outlives every fault."""
+    while True:
+        try:
+            await work()
+        except (Refusal, TimeoutError) as error:
+            structlog.get_logger().warning("chore_refused", chore=work.__name__, reason=str(error))
+        except Exception:  # noqa: BLE001 (logged; the next round may do better)
+            structlog.get_logger().exception("chore_failed", chore=work.__name__)
+        await asyncio.sleep(pause_seconds)

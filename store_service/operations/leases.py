@@ -64,7 +64,7 @@ class Leases:
         loop = asyncio.get_running_loop()
         until = loop.time() + claim.wait_ms / 1000
         topics = [lane_topic(one.lane) for one in claim.workflows]
-        with self._wakeups.waiting(topics) as waiter:
+        with self._wakeups.waiting(topics, choosy=bool(claim.tenant_ids)) as waiter:
             while True:
                 found = await self._claim(claim)
                 left = until - loop.time()
@@ -157,5 +157,7 @@ class Leases:
 def _digest(item: Finish) -> bytes:
     """SHA-256 over how a lease is ended, by which a repetition is told from another finish."""
     payload = item.payload or Payload("", b"")
-    parts = (item.lease.worker_id, item.disposition, payload.media_type, item.error_code, item.error_message, item.delay_ms)
+    parts = (
+        item.lease.worker_id, item.disposition, payload.media_type, item.error_code, item.error_message, item.delay_ms, item.retry
+    )  # fmt: skip
     return hashlib.sha256(repr(parts).encode() + hashlib.sha256(payload.data).digest()).digest()

@@ -38,7 +38,7 @@ class Tasks:
             "create_tasks",
             self._create_batch,
             key=lambda item: (item.tenant_id, item.request_id),
-            size=lambda item: len(item.input.data),
+            size=lambda item: len(item.input.data) + len(item.contract.client_capabilities) + len(item.contract.output_schema),
             metrics=metrics,
         )
         self._get = Batcher[tuple[TaskRef, TaskView], Task](
@@ -72,11 +72,14 @@ class Tasks:
         """`get_task` for each, within 4 MiB of payloads."""
         return await self._get_batch(items)
 
-    async def list_tasks(self, wanted: TaskFilter, *, after: tuple[datetime, UUID] | None, limit: int) -> list[Task]:
-        """A page of a tenant's tasks, newest first."""
+    async def list_tasks(
+        self, wanted: TaskFilter, *, after: tuple[datetime, UUID] | None, limit: int
+    ) -> tuple[list[Task], bool]:
+        """A page of a tenant's tasks, newest first, of at most 4 MiB, and whether there may be more."""
         ids = await self._rows.list_tasks(wanted, after, limit)
         found = await self._rows.get_tasks([(TaskRef(wanted.tenant_id, task_id), TaskView.BASIC) for task_id in ids])
-        return [found[position][0] for position in sorted(found)]
+        tasks = [task for _, (task, fits) in sorted(found.items()) if fits]
+        return tasks, len(ids) == limit or len(tasks) < len(found)
 
     async def cancel_task(self, ref: TaskRef, *, force: bool) -> CancelOutcome:
         """Ends a task, or asks the worker that runs it to. Past the grace period what was asked is forced."""
@@ -93,7 +96,7 @@ class Tasks:
         with self._wakeups.waiting(task_topic(ref.task_id) for ref in refs) as waiter:
             while left:
                 try:
-                    for ref, task in await self._look(list(left), view):
+                    async for ref, task in self._look(list(left), view):
                         if isinstance(task, Refusal):
                             del left[ref]
                         elif task.change == left[ref]:
@@ -130,13 +133,13 @@ class Tasks:
             raise Refusal(Reason.CHECKPOINT_NOT_FOUND)
         return found[0]
 
-    async def _look(self, refs: Sequence[TaskRef], view: TaskView) -> list[tuple[TaskRef, Task | Refusal]]:
-        """What stands, payloads that did not fit into one read fetched one by one."""
-        found = list(zip(refs, await self._get_batch([(ref, view) for ref in refs]), strict=True))
-        for position, (ref, task) in enumerate(found):
+    async def _look(self, refs: Sequence[TaskRef], view: TaskView) -> AsyncIterator[tuple[TaskRef, Task | Refusal]]:
+        """What stands. What did not fit into one read is fetched when its turn comes, so that one at a time is held."""
+        for ref, task in zip(refs, await self._get_batch([(ref, view) for ref in refs]), strict=True):
             if isinstance(task, Refusal) and task.reason is Reason.BATCH_FULL:
-                found[position] = (ref, await self.get_task(ref, view))
-        return found
+                yield ref, await self._get_or_refuse(ref, view)
+            else:
+                yield ref, task
 
     async def _create_batch(self, items: Sequence[NewTask]) -> list[Created | Refusal]:
         rows = await self._rows.create_tasks([(item, uuid4(), _digest(item)) for item in items])
@@ -148,15 +151,19 @@ class Tasks:
                     outcomes.append(Created(_fresh(item, row["task_id"], row["created_at"]), replayed=False))
                 case "REPLAYED":
                     ref = TaskRef(item.tenant_id, row["task_id"])
-                    outcomes.append(await self._replayed(ref))
+                    task = await self._get_or_refuse(ref, TaskView.BASIC)
+                    outcomes.append(task if isinstance(task, Refusal) else Created(task, replayed=True))
                 case reason:
                     outcomes.append(Refusal(Reason(reason)))
         return outcomes
 
-    async def _replayed(self, ref: TaskRef) -> Created | Refusal:
+    async def _get_or_refuse(self, ref: TaskRef, view: TaskView) -> Task | Refusal:
+        """`get_task`, its refusal as an outcome: the task may have been removed a moment ago."""
         try:
-            return Created(await self.get_task(ref, TaskView.BASIC), replayed=True)
+            return await self.get_task(ref, view)
         except Refusal as refusal:
+            if refusal.reason is not Reason.TASK_NOT_FOUND:
+                raise
             return refusal
 
     async def _get_batch(self, items: Sequence[tuple[TaskRef, TaskView]]) -> list[Task | Refusal]:

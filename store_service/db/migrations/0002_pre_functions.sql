@@ -100,12 +100,14 @@ BEGIN
   RETURN QUERY SELECT u.o, u.outcome, v_id[u.o], v_now, v_opened FROM unnest(v_outcome) WITH ORDINALITY u(outcome, o);
 END $$;
 
--- Takes ready tasks for a worker: tenants in the order of their turn, at most `p_quantum` tasks of one tenant in one visit,
--- by priority within it. `p_wait` is for a second pass after an empty first one: it waits for the first tenant in turn
--- instead of skipping it. A repeated request id returns what it took, as far as it is still held.
+-- Takes ready tasks for a worker: tenants in the order of their turn, at most `p_quantum` tasks of one tenant in one visit
+-- while others have work too, by priority within it. `p_wait` is for a second pass after an empty first one: it waits for the
+-- first tenant in turn, where the first pass skips those that others hold. `p_budget` bounds the bytes of contracts, which
+-- ends the taking, and of inputs, which are then left out. A repeated request id returns what it took, as far as it is still
+-- held, with leases that last as long as new ones.
 CREATE FUNCTION tenure.claim_tasks(
   p_request text, p_worker text, p_workflow text[], p_version int[], p_tenants text[], p_lease_ms bigint,
-  p_limit int, p_quantum int, p_wait boolean, p_input_budget int
+  p_limit int, p_quantum int, p_wait boolean, p_budget int
 ) RETURNS TABLE (
   tenant_id text, task_id uuid, token bigint, epoch bigint, expires_at timestamptz, attempts int, crashes int, retries int,
   checkpoints int, cancel_requested boolean, deadline_at timestamptz, tool text, workflow text, version int, issuer text,
@@ -114,70 +116,94 @@ CREATE FUNCTION tenure.claim_tasks(
 ) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-  v_tenant text[]; v_task uuid[]; v_token bigint[]; v_deltas delta[]; v_now timestamptz;
-  v_cand text[]; v_turn bigint[]; v_after bigint := -1; v_locked text[];
+  v_tenant text[]; v_task uuid[]; v_token bigint[]; v_deltas delta[]; v_now timestamptz; v_wait boolean := p_wait;
+  v_cand text[]; v_turn bigint[]; v_after bigint := -1; v_after_tenant text := ''; v_locked text[]; v_tried text[] := '{}';
   v_visits int := greatest(1, (p_limit + p_quantum - 1) / p_quantum); v_window int := 32 + 2 * v_visits;
 BEGIN
+  -- A repetition waits for the first, wherever it is under way, and so sees what it took.
+  PERFORM pg_advisory_xact_lock(1, hashtext(p_worker));
   SELECT c.tenant_ids, c.task_ids, c.tokens INTO v_tenant, v_task, v_token
   FROM worker_claim c WHERE c.worker_id = p_worker AND c.request_id = p_request;
-  IF v_tenant IS NULL THEN
+  IF v_tenant IS NOT NULL THEN
+    PERFORM 1 FROM unnest(v_tenant, v_task) u(t, id) JOIN task_state s ON s.tenant_id = u.t AND s.task_id = u.id
+      ORDER BY s.tenant_id, s.task_id FOR NO KEY UPDATE OF s;
+    v_now := task_now();
+    UPDATE task_state s SET expires_at = greatest(s.expires_at, v_now + p_lease_ms * interval '1 ms')
+    FROM unnest(v_tenant, v_task, v_token) u(t, id, k)
+    WHERE s.tenant_id = u.t AND s.task_id = u.id AND s.worker_id = p_worker AND s.token = u.k AND s.expires_at > v_now;
+  ELSE
     LOOP
-      -- Candidates in the order of their turn: a bounded stretch of the turn index for each workflow. No lock, no effect.
-      SELECT array_agg(x.tenant_id ORDER BY x.turn), array_agg(x.turn ORDER BY x.turn) INTO v_cand, v_turn FROM (
+      -- Candidates in the order of their turn: a bounded stretch of the turn index for each workflow, or the lanes of the
+      -- tenants named. No lock, no effect.
+      SELECT array_agg(x.tenant_id ORDER BY x.turn, x.tenant_id), array_agg(x.turn ORDER BY x.turn, x.tenant_id)
+      INTO v_cand, v_turn FROM (
         SELECT l.tenant_id, min(l.turn) AS turn FROM unnest(p_workflow, p_version) c(w, v)
         CROSS JOIN LATERAL (
-          SELECT l.tenant_id, l.turn FROM lane l
-          WHERE l.workflow = c.w AND l.version = c.v AND l.open AND l.turn > v_after
-            AND (p_tenants IS NULL OR l.tenant_id = ANY (p_tenants))
-          ORDER BY l.turn LIMIT v_window
+          (SELECT l.tenant_id, l.turn FROM lane l
+           WHERE p_tenants IS NULL AND l.workflow = c.w AND l.version = c.v AND l.open
+             AND (l.turn, l.tenant_id) > (v_after, v_after_tenant) AND l.tenant_id <> ALL (v_tried)
+           ORDER BY l.turn, l.tenant_id LIMIT v_window)
+          UNION ALL
+          (SELECT l.tenant_id, l.turn FROM unnest(p_tenants) t(id)
+           JOIN lane l ON l.tenant_id = t.id AND l.workflow = c.w AND l.version = c.v
+           WHERE l.open AND (l.turn, l.tenant_id) > (v_after, v_after_tenant) AND l.tenant_id <> ALL (v_tried)
+           ORDER BY l.turn, l.tenant_id LIMIT v_window)
         ) l
-        GROUP BY 1 ORDER BY 2 LIMIT v_window) x;
+        GROUP BY 1 ORDER BY 2, 1 LIMIT v_window) x;
       IF v_cand IS NULL THEN RETURN; END IF;
-      -- Lock as many of them as visits are wanted, in that order, skipping those that others hold.
-      IF p_wait THEN
-        SELECT array_agg(x.tenant_id) INTO v_locked
-        FROM (SELECT t.tenant_id FROM tenant t WHERE t.tenant_id = v_cand[1] FOR NO KEY UPDATE) x;
-      ELSE
-        SELECT array_agg(x.tenant_id) INTO v_locked FROM (
-          SELECT t.tenant_id FROM unnest(v_cand) WITH ORDINALITY c(tenant_id, o) JOIN tenant t ON t.tenant_id = c.tenant_id
-          ORDER BY c.o LIMIT v_visits FOR NO KEY UPDATE OF t SKIP LOCKED) x;
+      IF v_wait THEN
+        PERFORM 1 FROM tenant t WHERE t.tenant_id = v_cand[1] FOR NO KEY UPDATE;
+        v_wait := false;
+        CONTINUE;    -- the candidates may be others by now; this one stays locked
       END IF;
-      EXIT WHEN v_locked IS NOT NULL OR cardinality(v_cand) < v_window;
-      v_after := v_turn[cardinality(v_turn)];    -- others hold the whole stretch: the next one
+      -- Lock as many of them as visits are wanted, in that order, skipping those that others hold.
+      SELECT array_agg(x.tenant_id) INTO v_locked FROM (
+        SELECT t.tenant_id FROM unnest(v_cand) WITH ORDINALITY c(tenant_id, o) JOIN tenant t ON t.tenant_id = c.tenant_id
+        ORDER BY c.o LIMIT v_visits FOR NO KEY UPDATE OF t SKIP LOCKED) x;
+      IF v_locked IS NULL THEN    -- others hold the whole stretch: the next one
+        IF cardinality(v_cand) < v_window THEN RETURN; END IF;
+        v_after := v_turn[v_window];
+        v_after_tenant := v_cand[v_window];
+        CONTINUE;
+      END IF;
+      v_now := task_now();
+      -- A new statement and so a new snapshot: limits and tasks as they are now, under the lock.
+      WITH room AS MATERIALIZED (
+        SELECT t.tenant_id, t.turn,
+               least(greatest(p_quantum, 1 + (p_limit - 1) / cardinality(v_locked)), t.max_leased - t.leased) AS n
+        FROM tenant t WHERE t.tenant_id = ANY (v_locked) AND t.leased < t.max_leased
+      ), pick AS MATERIALIZED (
+        SELECT r.tenant_id, k.task_id, row_number() OVER (ORDER BY k.round, r.turn, r.tenant_id) AS o
+        FROM room r CROSS JOIN LATERAL (
+          SELECT q.task_id, row_number() OVER (ORDER BY q.priority DESC, q.ready_at, q.task_id) AS round
+          FROM unnest(p_workflow, p_version) c(w, v) CROSS JOIN LATERAL (
+            SELECT s.task_id, s.priority, s.ready_at FROM task_state s
+            WHERE s.tenant_id = r.tenant_id AND s.workflow = c.w AND s.version = c.v AND s.ready
+            ORDER BY s.priority DESC, s.ready_at, s.task_id LIMIT r.n FOR NO KEY UPDATE SKIP LOCKED) q
+          ORDER BY round LIMIT r.n) k
+        ORDER BY k.round, r.turn, r.tenant_id LIMIT p_limit
+      ), fit AS MATERIALIZED (
+        SELECT p.tenant_id, p.task_id, p.o,
+               sum(octet_length(t.client_capabilities) + octet_length(t.output_schema)) OVER (ORDER BY p.o) AS bytes
+        FROM pick p JOIN task t ON t.tenant_id = p.tenant_id AND t.task_id = p.task_id
+      ), taken AS (
+        UPDATE task_state s SET
+          state = 'LEASED', ready = false, worker_id = p_worker, token = s.token + 1, attempts = s.attempts + 1, lived = false,
+          expires_at = v_now + p_lease_ms * interval '1 ms', finish_token = NULL, finish_digest = NULL,
+          check_at = least(v_now + p_lease_ms * interval '1 ms', s.deadline_at, s.abandon_at),
+          lines = s.lines + 1, change = s.change + 1, changed_at = greatest(s.changed_at, v_now)
+        FROM fit f WHERE f.bytes <= p_budget AND s.tenant_id = f.tenant_id AND s.task_id = f.task_id
+        RETURNING f.o, s.tenant_id, s.task_id, s.workflow, s.version, s.token, s.lines - 1 AS line
+      ), told AS (
+        INSERT INTO history (tenant_id, task_id, line, event, at, worker_id, token)
+        SELECT x.tenant_id, x.task_id, x.line, 'LEASED', v_now, p_worker, x.token FROM taken x
+      )
+      SELECT array_agg(x.tenant_id ORDER BY x.o), array_agg(x.task_id ORDER BY x.o), array_agg(x.token ORDER BY x.o),
+             array_agg((x.tenant_id, x.workflow, x.version, 0, 1, -1)::delta)
+      INTO v_tenant, v_task, v_token, v_deltas FROM taken x;
+      EXIT WHEN v_tenant IS NOT NULL;
+      v_tried := v_tried || v_locked;    -- what they had, others took before the lock, or hold now: the next ones
     END LOOP;
-    IF v_locked IS NULL THEN RETURN; END IF;
-    v_now := task_now();
-    -- A new statement and so a new snapshot: limits and tasks as they are now, under the lock.
-    WITH room AS MATERIALIZED (
-      SELECT t.tenant_id, t.turn,
-             least(greatest(p_quantum, 1 + (p_limit - 1) / cardinality(v_locked)), t.max_leased - t.leased) AS n
-      FROM tenant t WHERE t.tenant_id = ANY (v_locked) AND t.leased < t.max_leased
-    ), pick AS MATERIALIZED (
-      SELECT r.tenant_id, k.task_id, row_number() OVER (ORDER BY k.round, r.turn, r.tenant_id) AS o
-      FROM room r CROSS JOIN LATERAL (
-        SELECT q.task_id, row_number() OVER (ORDER BY q.priority DESC, q.ready_at, q.task_id) AS round
-        FROM unnest(p_workflow, p_version) c(w, v) CROSS JOIN LATERAL (
-          SELECT s.task_id, s.priority, s.ready_at FROM task_state s
-          WHERE s.tenant_id = r.tenant_id AND s.workflow = c.w AND s.version = c.v AND s.ready
-          ORDER BY s.priority DESC, s.ready_at, s.task_id LIMIT r.n FOR NO KEY UPDATE SKIP LOCKED) q
-        ORDER BY round LIMIT r.n) k
-      ORDER BY k.round, r.turn, r.tenant_id LIMIT p_limit
-    ), taken AS (
-      UPDATE task_state s SET
-        state = 'LEASED', ready = false, worker_id = p_worker, token = s.token + 1, attempts = s.attempts + 1, lived = false,
-        expires_at = v_now + p_lease_ms * interval '1 ms', finish_token = NULL, finish_digest = NULL,
-        check_at = least(v_now + p_lease_ms * interval '1 ms', s.deadline_at, s.abandon_at),
-        lines = s.lines + 1, change = s.change + 1, changed_at = greatest(s.changed_at, v_now)
-      FROM pick p WHERE s.tenant_id = p.tenant_id AND s.task_id = p.task_id
-      RETURNING p.o, s.tenant_id, s.task_id, s.workflow, s.version, s.token, s.lines - 1 AS line
-    ), told AS (
-      INSERT INTO history (tenant_id, task_id, line, event, at, worker_id, token)
-      SELECT x.tenant_id, x.task_id, x.line, 'LEASED', v_now, p_worker, x.token FROM taken x
-    )
-    SELECT array_agg(x.tenant_id ORDER BY x.o), array_agg(x.task_id ORDER BY x.o), array_agg(x.token ORDER BY x.o),
-           array_agg((x.tenant_id, x.workflow, x.version, 0, 1, -1)::delta)
-    INTO v_tenant, v_task, v_token, v_deltas FROM taken x;
-    IF v_tenant IS NULL THEN RETURN; END IF;
     PERFORM apply_deltas(v_deltas, p_take_turn => true);
     INSERT INTO worker_claim AS c (worker_id, request_id, tenant_ids, task_ids, tokens, claimed_at)
       VALUES (p_worker, p_request, v_tenant, v_task, v_token, v_now)
@@ -189,9 +215,10 @@ BEGIN
          s.checkpoints, s.cancel_requested_at IS NOT NULL, s.deadline_at, t.tool, t.workflow, t.version, t.issuer, t.subject,
          t.client_capabilities, t.output_schema, t.ttl_ms, t.poll_interval_ms, t.execution_deadline_ms, t.trace_parent,
          t.media_type,
-         CASE WHEN sum(octet_length(t.input)) OVER (ORDER BY u.o) <= p_input_budget THEN t.input END, t.created_at
+         CASE WHEN sum(octet_length(t.client_capabilities) + octet_length(t.output_schema)) OVER ()
+                   + sum(octet_length(t.input)) OVER (ORDER BY u.o) <= p_budget THEN t.input END, t.created_at
   FROM unnest(v_tenant, v_task, v_token) WITH ORDINALITY u(tenant_id, task_id, token, o)
-  JOIN task_state s ON s.tenant_id = u.tenant_id AND s.task_id = u.task_id AND s.token = u.token AND s.state = 'LEASED'
+  JOIN task_state s ON s.tenant_id = u.tenant_id AND s.task_id = u.task_id AND s.token = u.token AND s.expires_at > v_now
   JOIN task t ON t.tenant_id = u.tenant_id AND t.task_id = u.task_id
   ORDER BY u.o;
 END $$;
@@ -428,26 +455,33 @@ END $$;
 
 -- Brings along what has fallen due: leases that ran out, rests that are over, deadlines, cancels past their grace, tasks
 -- that nobody waits for. Any claim may call it and a chore does; it is the only way by which time changes a task, and it
--- looks at each row under its lock, never at an earlier snapshot. Returns what changed.
+-- looks at each row under its lock, never at an earlier snapshot. Returns what it looked at.
+--
+-- A lease that ran out counts as a crash if its worker had been heard of; otherwise the answer to the claim may have been
+-- lost. Past `p_max_crashes` leases, or ten, it counts all the same, as some work kills its worker before the first word.
 CREATE FUNCTION tenure.promote_due(p_limit int, p_grace_ms bigint, p_max_crashes int)
 RETURNS TABLE (tenant_id text, task_id uuid, event text, opened text[])
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE v_now timestamptz := task_now(); v_tenants text[]; v_deltas delta[]; v_opened text[];
-  v_tenant text[]; v_task uuid[]; v_event text[];
+  v_tenant text[]; v_task uuid[]; v_event text[]; v_due text[]; v_after timestamptz := '-infinity';
 BEGIN
-  SELECT array_agg(x.tenant_id) INTO v_tenants FROM (
-    SELECT t.tenant_id FROM tenant t WHERE t.tenant_id IN
-      (SELECT d.tenant_id FROM (SELECT s.tenant_id FROM task_state s WHERE s.check_at <= v_now ORDER BY s.check_at LIMIT p_limit) d)
-    FOR NO KEY UPDATE SKIP LOCKED) x;
-  IF v_tenants IS NULL THEN RETURN; END IF;
+  LOOP
+    SELECT array_agg(DISTINCT d.tenant_id), max(d.check_at) INTO v_due, v_after FROM (
+      SELECT s.tenant_id, s.check_at FROM task_state s WHERE s.check_at <= v_now AND s.check_at > v_after
+      ORDER BY s.check_at LIMIT p_limit) d;
+    IF v_due IS NULL THEN RETURN; END IF;
+    SELECT array_agg(x.tenant_id) INTO v_tenants
+    FROM (SELECT t.tenant_id FROM tenant t WHERE t.tenant_id = ANY (v_due) FOR NO KEY UPDATE SKIP LOCKED) x;
+    EXIT WHEN v_tenants IS NOT NULL;    -- otherwise others hold all of these: what fell due after them
+  END LOOP;
   v_now := task_now();
   WITH due AS MATERIALIZED (
     SELECT s.* FROM task_state s WHERE s.check_at <= v_now AND s.tenant_id = ANY (v_tenants)
     ORDER BY s.check_at LIMIT p_limit FOR NO KEY UPDATE SKIP LOCKED
   ), judged AS (
     SELECT d.*, d.state = 'LEASED' AND d.expires_at <= v_now AS dead,
-           d.crashes + (d.state = 'LEASED' AND d.expires_at <= v_now AND d.lived)::int AS crashed
+           d.crashes + (d.state = 'LEASED' AND d.expires_at <= v_now AND (d.lived OR d.attempts > greatest(p_max_crashes, 10)))::int AS crashed
     FROM due d
   ), decided AS MATERIALIZED (
     SELECT j.*, CASE
@@ -481,7 +515,7 @@ BEGIN
       lines = s.lines + (d.event NOT IN ('READY', 'NOTHING'))::int,
       change = s.change + (d.event NOT IN ('READY', 'NOTHING'))::int,
       changed_at = CASE WHEN d.event IN ('READY', 'NOTHING') THEN s.changed_at ELSE greatest(s.changed_at, v_now) END
-    FROM decided d WHERE s.tenant_id = d.tenant_id AND s.task_id = d.task_id AND d.event IS NOT NULL
+    FROM decided d WHERE s.tenant_id = d.tenant_id AND s.task_id = d.task_id
     RETURNING s.tenant_id, s.task_id, s.workflow, s.version, d.event, d.state AS was, d.ready AS was_ready, s.state, s.ready,
               d.worker_id, d.token, s.lines - 1 AS line, d.deadline_at <= v_now AS late
   ), kept AS (

@@ -1,0 +1,76 @@
+# What can be done here. `make help` lists it.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+UV_VERSION := 0.13.9
+export UV_PYTHON_DOWNLOADS := never
+export UV_PROJECT_ENVIRONMENT := $(VENV)
+export PYTHONDONTWRITEBYTECODE :=
+SOURCES := store_service mcp_bridge tests proto/generate.py
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# The environment is made once and again when the lock file changes.
+$(VENV)/.installed: uv.lock pyproject.toml
+	@echo "installing into $(VENV)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Tenure needs Python 3.11 or later: make PYTHON=python3.12 ...")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	@$(BIN)/uv sync --frozen --quiet --all-extras
+	@touch $@
+
+.PHONY: install
+install: $(VENV)/.installed ## make the virtual environment
+
+.PHONY: demo
+demo: install ## see a tool call become durable work and outlive its worker
+	@$(BIN)/python -m tests.examples.demo
+
+.PHONY: up
+up: install ## keep Postgres, store, bridge and a worker running (PORT=8080)
+	@$(BIN)/python -m tests.examples.up
+
+.PHONY: test
+test: install ## run the tests (ARGS='-k name')
+	@$(BIN)/pytest $(ARGS)
+
+.PHONY: fmt
+fmt: install ## format and mend what can be mended
+	@$(BIN)/ruff format $(SOURCES)
+	@$(BIN)/ruff check --fix $(SOURCES)
+
+.PHONY: lint
+lint: install ## ruff, the floors of the house, buf on the API
+	@$(BIN)/ruff format --check $(SOURCES)
+	@$(BIN)/ruff check $(SOURCES)
+	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/python -m tests.node_tools.buf lint
+
+.PHONY: typecheck
+typecheck: install ## mypy, strict
+	@$(BIN)/mypy
+
+.PHONY: proto
+proto: install ## write the Python stubs of proto/
+	@PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/python proto/generate.py
+
+.PHONY: proto-check
+proto-check: install ## show that the stubs are current
+	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && \
+	PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/python proto/generate.py "$$folder" && \
+	diff -r -x __pycache__ proto/gen "$$folder" && echo "the stubs are current"
+
+.PHONY: check
+check: lint typecheck proto-check ## all that needs no services
+
+.PHONY: conformance
+conformance: install ## run the official MCP suite against a running pair
+	@$(BIN)/python -m tests.conformance.suite $(ARGS)

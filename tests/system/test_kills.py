@@ -1,0 +1,129 @@
+"""What was acknowledged outlives every process: each is killed or stopped in the middle of the work."""
+
+import asyncio
+import re
+import signal
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from taskstore.v1 import tasks_pb2, types_pb2
+
+from store_service.client import TaskStore
+from tests.examples.mcp_wire import McpClient
+from tests.pair import Pair, Process
+from tests.system.conftest import REPORT_WORKER
+
+PATIENCE_SECONDS = 60
+
+
+async def call_report(url: str, *, seconds_per_step: float) -> str:
+    async with McpClient(url) as client:
+        arguments = {"seconds_per_step": seconds_per_step}
+        task = await client.call("tools/call", "durable_report", name="durable_report", arguments=arguments)
+        return str(task["taskId"])
+
+
+async def get(url: str, task_id: str) -> dict[str, Any]:
+    async with McpClient(url) as client:
+        return await client.call("tasks/get", task_id, taskId=task_id)
+
+
+async def until(look: Callable[[], Awaitable[Any]], *, pause_seconds: float = 0.1) -> Any:
+    """Looks again and again until there is something to see, within bounds."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not (seen := await look()):
+            await asyncio.sleep(pause_seconds)  # the pause between two looks at another process
+        return seen
+
+
+async def ended(url: str, task_id: str) -> dict[str, Any]:
+    async def look() -> dict[str, Any] | None:
+        task = await get(url, task_id)
+        return task if task["status"] != "working" else None
+
+    task: dict[str, Any] = await until(look, pause_seconds=0.6)
+    return task
+
+
+def behind(
+    pair: Pair, task_id: str, view: "types_pb2.TaskView.ValueType" = types_pb2.TASK_VIEW_BASIC
+) -> Awaitable[types_pb2.Task]:
+    async def read() -> types_pb2.Task:
+        async with TaskStore.connect(pair.store_address) as store:
+            return await store.get_task(tasks_pb2.GetTaskRequest(tenant_id="dev", task_id=task_id, view=view))
+
+    return read()
+
+
+async def steps(pair: Pair, task_id: str) -> list[tuple[str, int]]:
+    async with TaskStore.connect(pair.store_address) as store:
+        answer = await store.list_checkpoints(tasks_pb2.ListCheckpointsRequest(tenant_id="dev", task_id=task_id))
+        return [(checkpoint.step, checkpoint.token) for checkpoint in answer.checkpoints]
+
+
+async def test_a_handle_given_by_a_killed_bridge_is_good_at_the_next_one(report_pair: Pair) -> None:
+    report_pair.start_worker("worker-a", REPORT_WORKER)
+    task_id = await call_report(report_pair.url, seconds_per_step=0.1)
+    report_pair.bridge.kill()
+    await asyncio.to_thread(report_pair.start_bridge)
+    task = await ended(report_pair.url, task_id)
+    assert task["status"] == "completed"
+    assert task["result"]["structuredContent"]["overview"]["rows"] == 344
+
+
+async def test_nothing_acknowledged_is_lost_when_the_store_is_killed(report_pair: Pair) -> None:
+    task_ids = [await call_report(report_pair.url, seconds_per_step=0) for _ in range(20)]
+    report_pair.store.kill()
+    await asyncio.to_thread(report_pair.start_store)
+    report_pair.start_worker("worker-a", REPORT_WORKER)
+    report_pair.store.kill()
+    await asyncio.to_thread(report_pair.start_store)
+    for task_id in task_ids:
+        assert (await ended(report_pair.url, task_id))["status"] == "completed"
+
+
+async def test_a_worker_that_was_stopped_past_its_lease_changes_nothing_when_it_goes_on(report_pair: Pair) -> None:
+    workers = {name: report_pair.start_worker(name, REPORT_WORKER) for name in ("worker-a", "worker-b")}
+    task_id = await call_report(report_pair.url, seconds_per_step=0.5)
+
+    async def in_the_middle() -> str | None:
+        task = await behind(report_pair, task_id)
+        return task.worker_id if task.checkpoints >= 2 else None
+
+    stopped: Process = workers[await until(in_the_middle)]
+    stopped.send(signal.SIGSTOP)
+    await ended(report_pair.url, task_id)
+    before = await behind(report_pair, task_id, types_pb2.TASK_VIEW_OUTCOME)
+    done = await steps(report_pair, task_id)
+    assert before.state == types_pb2.TASK_STATE_COMPLETED
+    assert before.token == 2
+    assert [token for _, token in done] == sorted(token for _, token in done)
+    assert {token for _, token in done} == {1, 2}
+    assert len({step for step, _ in done}) == len(done) == 7, "each step is done once"
+
+    stopped.send(signal.SIGCONT)
+
+    async def gave_up() -> bool:
+        return re.search(r"lease[_ ]lost", stopped.tail(200), re.IGNORECASE) is not None
+
+    await until(gave_up)
+    after = await behind(report_pair, task_id, types_pb2.TASK_VIEW_OUTCOME)
+    assert after.result.data == before.result.data
+    assert after.change == before.change
+    assert await steps(report_pair, task_id) == done
+
+
+async def test_a_killed_worker_is_taken_over_from_the_last_checkpoint(report_pair: Pair) -> None:
+    workers = {name: report_pair.start_worker(name, REPORT_WORKER) for name in ("worker-a", "worker-b")}
+    task_id = await call_report(report_pair.url, seconds_per_step=0.3)
+
+    async def in_the_middle() -> str | None:
+        task = await behind(report_pair, task_id)
+        return task.worker_id if task.checkpoints >= 3 else None
+
+    workers[await until(in_the_middle)].kill()
+    assert (await ended(report_pair.url, task_id))["status"] == "completed"
+    done = await steps(report_pair, task_id)
+    assert [token for _, token in done][:3] == [1, 1, 1]
+    assert done[-1][1] == 2
+    assert (await behind(report_pair, task_id)).crashes == 1
