@@ -68,6 +68,12 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """RESOURCE_EXHAUSTED. The server has more calls under way than it takes. Try again with backoff."""
     ERROR_REASON_TOMBSTONE_NOT_FOUND: _ErrorReason.ValueType  # 15
     """NOT_FOUND. No such tombstone in this tenant."""
+    ERROR_REASON_SIGNAL_NOT_FOUND: _ErrorReason.ValueType  # 16
+    """NOT_FOUND. No such signal in this tenant, or it was compacted."""
+    ERROR_REASON_SIGNAL_ID_CONFLICT: _ErrorReason.ValueType  # 17
+    """ALREADY_EXISTS. The signal id was used with other content. Use a new one."""
+    ERROR_REASON_INPUT_LIMIT: _ErrorReason.ValueType  # 18
+    """FAILED_PRECONDITION. The task has as many questions as a task may have."""
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why a call, or an item of a batch, was refused, and what its caller does next."""
@@ -112,4 +118,10 @@ ERROR_REASON_OVERLOADED: ErrorReason.ValueType  # 14
 """RESOURCE_EXHAUSTED. The server has more calls under way than it takes. Try again with backoff."""
 ERROR_REASON_TOMBSTONE_NOT_FOUND: ErrorReason.ValueType  # 15
 """NOT_FOUND. No such tombstone in this tenant."""
+ERROR_REASON_SIGNAL_NOT_FOUND: ErrorReason.ValueType  # 16
+"""NOT_FOUND. No such signal in this tenant, or it was compacted."""
+ERROR_REASON_SIGNAL_ID_CONFLICT: ErrorReason.ValueType  # 17
+"""ALREADY_EXISTS. The signal id was used with other content. Use a new one."""
+ERROR_REASON_INPUT_LIMIT: ErrorReason.ValueType  # 18
+"""FAILED_PRECONDITION. The task has as many questions as a task may have."""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015

@@ -117,6 +117,7 @@ class LeasedTask(_message.Message):
     CANCEL_REQUESTED_FIELD_NUMBER: _builtins.int
     DEADLINE_AT_FIELD_NUMBER: _builtins.int
     CREATED_AT_FIELD_NUMBER: _builtins.int
+    WAKE_FIELD_NUMBER: _builtins.int
     input_left_out: _builtins.bool
     """Whether the input did not fit into the answer (4 MiB for all). Read it by LoadInput."""
     attempts: _builtins.int
@@ -155,6 +156,12 @@ class LeasedTask(_message.Message):
     def created_at(self) -> _timestamp_pb2.Timestamp:
         """When the task was created."""
 
+    @_builtins.property
+    def wake(self) -> Global___Wake:
+        """What ended the task's last wait; absent when it has not waited. It stays until the next wait, also for a worker that
+        takes over.
+        """
+
     def __init__(
         self,
         *,
@@ -170,14 +177,142 @@ class LeasedTask(_message.Message):
         cancel_requested: _builtins.bool = ...,
         deadline_at: _timestamp_pb2.Timestamp | None = ...,
         created_at: _timestamp_pb2.Timestamp | None = ...,
+        wake: Global___Wake | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["contract", b"contract", "created_at", b"created_at", "deadline_at", b"deadline_at", "expires_at", b"expires_at", "input", b"input", "lease", b"lease"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["contract", b"contract", "created_at", b"created_at", "deadline_at", b"deadline_at", "expires_at", b"expires_at", "input", b"input", "lease", b"lease", "wake", b"wake"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "cancel_requested", b"cancel_requested", "checkpoints", b"checkpoints", "contract", b"contract", "crashes", b"crashes", "created_at", b"created_at", "deadline_at", b"deadline_at", "expires_at", b"expires_at", "input", b"input", "input_left_out", b"input_left_out", "lease", b"lease", "retries", b"retries"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "cancel_requested", b"cancel_requested", "checkpoints", b"checkpoints", "contract", b"contract", "crashes", b"crashes", "created_at", b"created_at", "deadline_at", b"deadline_at", "expires_at", b"expires_at", "input", b"input", "input_left_out", b"input_left_out", "lease", b"lease", "retries", b"retries", "wake", b"wake"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LeasedTask: _TypeAlias = LeasedTask  # noqa: Y015
+
+@_typing.final
+class Wake(_message.Message):
+    """What ended a wait."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STEP_FIELD_NUMBER: _builtins.int
+    TIMER_FIELD_NUMBER: _builtins.int
+    SIGNAL_FIELD_NUMBER: _builtins.int
+    INPUT_FIELD_NUMBER: _builtins.int
+    TIMEOUT_FIELD_NUMBER: _builtins.int
+    step: _builtins.str
+    """The step that waited, as its worker named it."""
+    @_builtins.property
+    def timer(self) -> _types_pb2.TimerWait:
+        """The time of a timer came."""
+
+    @_builtins.property
+    def signal(self) -> Global___SignalWake:
+        """A signal came."""
+
+    @_builtins.property
+    def input(self) -> Global___InputWake:
+        """Every question was answered, or is over."""
+
+    @_builtins.property
+    def timeout(self) -> Global___TimeoutWake:
+        """A signal did not come in time."""
+
+    def __init__(
+        self,
+        *,
+        step: _builtins.str = ...,
+        timer: _types_pb2.TimerWait | None = ...,
+        signal: Global___SignalWake | None = ...,
+        input: Global___InputWake | None = ...,
+        timeout: Global___TimeoutWake | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "input", b"input", "signal", b"signal", "timeout", b"timeout", "timer", b"timer"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "input", b"input", "signal", b"signal", "step", b"step", "timeout", b"timeout", "timer", b"timer"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_cause: _TypeAlias = _typing.Literal["timer", "signal", "input", "timeout"]  # noqa: Y015
+    _WhichOneofArgType_cause: _TypeAlias = _typing.Literal["cause", b"cause"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_cause) -> _WhichOneofReturnType_cause | None: ...
+
+Global___Wake: _TypeAlias = Wake  # noqa: Y015
+
+@_typing.final
+class SignalWake(_message.Message):
+    """A signal came."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SIGNAL_ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    PAYLOAD_FIELD_NUMBER: _builtins.int
+    signal_id: _builtins.str
+    """Its id."""
+    name: _builtins.str
+    """Its name."""
+    @_builtins.property
+    def payload(self) -> _types_pb2.Payload:
+        """Its message."""
+
+    def __init__(
+        self,
+        *,
+        signal_id: _builtins.str = ...,
+        name: _builtins.str = ...,
+        payload: _types_pb2.Payload | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["payload", b"payload"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "payload", b"payload", "signal_id", b"signal_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SignalWake: _TypeAlias = SignalWake  # noqa: Y015
+
+@_typing.final
+class TimeoutWake(_message.Message):
+    """A signal did not come in time."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TimeoutWake: _TypeAlias = TimeoutWake  # noqa: Y015
+
+@_typing.final
+class InputWake(_message.Message):
+    """Every question of a wait was answered, or is over."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ANSWERS_FIELD_NUMBER: _builtins.int
+    KEYS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def answers(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.InputAnswer]:
+        """In the order asked. A question that nobody answered in time has none here."""
+
+    @_builtins.property
+    def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The keys of all questions of the wait, in the order asked."""
+
+    def __init__(
+        self,
+        *,
+        answers: _abc.Iterable[_types_pb2.InputAnswer] | None = ...,
+        keys: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answers", b"answers", "keys", b"keys"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___InputWake: _TypeAlias = InputWake  # noqa: Y015
 
 @_typing.final
 class LeaseTasksResponse(_message.Message):
@@ -1074,3 +1209,222 @@ class ConfirmCancelResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ConfirmCancelResponse: _TypeAlias = ConfirmCancelResponse  # noqa: Y015
+
+@_typing.final
+class SuspendTaskRequest(_message.Message):
+    """See LeaseService.SuspendTask."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEASE_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
+    TIMER_FIELD_NUMBER: _builtins.int
+    SIGNAL_FIELD_NUMBER: _builtins.int
+    INPUT_FIELD_NUMBER: _builtins.int
+    step: _builtins.str
+    """The step that waits. It comes back with the wake. 1 to 256 bytes."""
+    @_builtins.property
+    def lease(self) -> _types_pb2.Lease:
+        """The lease."""
+
+    @_builtins.property
+    def timer(self) -> Global___NewTimerWait:
+        """Until the time comes."""
+
+    @_builtins.property
+    def signal(self) -> Global___NewSignalWait:
+        """Until a signal comes."""
+
+    @_builtins.property
+    def input(self) -> Global___NewInputWait:
+        """Until the caller has answered."""
+
+    def __init__(
+        self,
+        *,
+        lease: _types_pb2.Lease | None = ...,
+        step: _builtins.str = ...,
+        timer: Global___NewTimerWait | None = ...,
+        signal: Global___NewSignalWait | None = ...,
+        input: Global___NewInputWait | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["input", b"input", "lease", b"lease", "signal", b"signal", "timer", b"timer", "wait", b"wait"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["input", b"input", "lease", b"lease", "signal", b"signal", "step", b"step", "timer", b"timer", "wait", b"wait"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_wait: _TypeAlias = _typing.Literal["timer", "signal", "input"]  # noqa: Y015
+    _WhichOneofArgType_wait: _TypeAlias = _typing.Literal["wait", b"wait"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_wait) -> _WhichOneofReturnType_wait | None: ...
+
+Global___SuspendTaskRequest: _TypeAlias = SuspendTaskRequest  # noqa: Y015
+
+@_typing.final
+class NewTimerWait(_message.Message):
+    """A wait for the time."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DELAY_MS_FIELD_NUMBER: _builtins.int
+    delay_ms: _builtins.int
+    """How long from now. 1 to 366 days in milliseconds."""
+    def __init__(
+        self,
+        *,
+        delay_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["delay_ms", b"delay_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NewTimerWait: _TypeAlias = NewTimerWait  # noqa: Y015
+
+@_typing.final
+class NewSignalWait(_message.Message):
+    """A wait for a signal."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """1 to 128 of `A-Z a-z 0-9 _ - .`."""
+    timeout_ms: _builtins.int
+    """How long from now it waits at most; 0 means without end. A signal accepted at that very time is late."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        timeout_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "timeout_ms", b"timeout_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NewSignalWait: _TypeAlias = NewSignalWait  # noqa: Y015
+
+@_typing.final
+class NewInputWait(_message.Message):
+    """A wait for the caller's answers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUESTS_FIELD_NUMBER: _builtins.int
+    TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    timeout_ms: _builtins.int
+    """How long from now it waits at most; 0 means without end. Questions not answered by then are over."""
+    @_builtins.property
+    def requests(self) -> _containers.RepeatedCompositeFieldContainer[Global___NewInputRequest]:
+        """1 to 100 questions, all open at once. A task asks at most 1,000 in its life."""
+
+    def __init__(
+        self,
+        *,
+        requests: _abc.Iterable[Global___NewInputRequest] | None = ...,
+        timeout_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["requests", b"requests", "timeout_ms", b"timeout_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NewInputWait: _TypeAlias = NewInputWait  # noqa: Y015
+
+@_typing.final
+class NewInputRequest(_message.Message):
+    """A question to be asked."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    METHOD_FIELD_NUMBER: _builtins.int
+    PARAMS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The name under which it is asked. 1 to 128 bytes, without `#`."""
+    method: _builtins.str
+    """What is asked, see InputRequest."""
+    @_builtins.property
+    def params(self) -> _types_pb2.Payload:
+        """The parameters of the question as JSON. At most 1 MiB."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        method: _builtins.str = ...,
+        params: _types_pb2.Payload | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["params", b"params"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["method", b"method", "name", b"name", "params", b"params"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NewInputRequest: _TypeAlias = NewInputRequest  # noqa: Y015
+
+@_typing.final
+class SuspendTaskResponse(_message.Message):
+    """See LeaseService.SuspendTask."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEYS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The keys of the questions, in the order asked."""
+
+    def __init__(
+        self,
+        *,
+        keys: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SuspendTaskResponse: _TypeAlias = SuspendTaskResponse  # noqa: Y015
+
+@_typing.final
+class WatchLeasesRequest(_message.Message):
+    """See LeaseService.WatchLeases."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKER_ID_FIELD_NUMBER: _builtins.int
+    worker_id: _builtins.str
+    """The worker."""
+    def __init__(
+        self,
+        *,
+        worker_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["worker_id", b"worker_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchLeasesRequest: _TypeAlias = WatchLeasesRequest  # noqa: Y015
+
+@_typing.final
+class WatchLeasesResponse(_message.Message):
+    """See LeaseService.WatchLeases."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchLeasesResponse: _TypeAlias = WatchLeasesResponse  # noqa: Y015

@@ -29,7 +29,7 @@ class LeaseServiceStub:
     """For workers, in any language.
 
     A worker leases tasks, runs them, heartbeats while it does, and ends each with exactly one of complete,
-    fail, release or confirm-cancel. Work is done at least once; a write is accepted at most once, because each
+    fail, suspend, release or confirm-cancel. Work is done at least once; a write is accepted at most once, because each
     carries the lease and is refused with LEASE_LOST unless worker, token and epoch match and the lease has
     not expired. A worker that is told LEASE_LOST stops that task and writes nothing more for it.
     """
@@ -110,6 +110,16 @@ class LeaseServiceStub:
                 request_serializer=taskstore_dot_v1_dot_leases__pb2.ReleaseTaskRequest.SerializeToString,
                 response_deserializer=taskstore_dot_v1_dot_leases__pb2.ReleaseTaskResponse.FromString,
                 _registered_method=True)
+        self.SuspendTask = channel.unary_unary(
+                '/taskstore.v1.LeaseService/SuspendTask',
+                request_serializer=taskstore_dot_v1_dot_leases__pb2.SuspendTaskRequest.SerializeToString,
+                response_deserializer=taskstore_dot_v1_dot_leases__pb2.SuspendTaskResponse.FromString,
+                _registered_method=True)
+        self.WatchLeases = channel.unary_stream(
+                '/taskstore.v1.LeaseService/WatchLeases',
+                request_serializer=taskstore_dot_v1_dot_leases__pb2.WatchLeasesRequest.SerializeToString,
+                response_deserializer=taskstore_dot_v1_dot_leases__pb2.WatchLeasesResponse.FromString,
+                _registered_method=True)
         self.ConfirmCancel = channel.unary_unary(
                 '/taskstore.v1.LeaseService/ConfirmCancel',
                 request_serializer=taskstore_dot_v1_dot_leases__pb2.ConfirmCancelRequest.SerializeToString,
@@ -121,7 +131,7 @@ class LeaseServiceServicer:
     """For workers, in any language.
 
     A worker leases tasks, runs them, heartbeats while it does, and ends each with exactly one of complete,
-    fail, release or confirm-cancel. Work is done at least once; a write is accepted at most once, because each
+    fail, suspend, release or confirm-cancel. Work is done at least once; a write is accepted at most once, because each
     carries the lease and is refused with LEASE_LOST unless worker, token and epoch match and the lease has
     not expired. A worker that is told LEASE_LOST stops that task and writes nothing more for it.
     """
@@ -228,6 +238,23 @@ class LeaseServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SuspendTask(self, request, context):
+        """Suspends a task until the time, a signal or the caller's answers, and gives its lease back. If what it waits for is
+        there already, the task goes straight back to the queue. Repeating the same call is answered as the first time.
+        Refused with LEASE_LOST, INPUT_LIMIT.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WatchLeases(self, request, context):
+        """Tells a worker, at once and without saying which, that it should heartbeat all it holds: the end of a task of its
+        was wished for, or it lost one. One stream for each worker process.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ConfirmCancel(self, request, context):
         """Ends a task as CANCELLED, once its worker has stopped the work as its caller wished. Repeating the same
         call is answered as the first time.
@@ -309,6 +336,16 @@ def add_LeaseServiceServicer_to_server(servicer, server):
                     request_deserializer=taskstore_dot_v1_dot_leases__pb2.ReleaseTaskRequest.FromString,
                     response_serializer=taskstore_dot_v1_dot_leases__pb2.ReleaseTaskResponse.SerializeToString,
             ),
+            'SuspendTask': grpc.unary_unary_rpc_method_handler(
+                    servicer.SuspendTask,
+                    request_deserializer=taskstore_dot_v1_dot_leases__pb2.SuspendTaskRequest.FromString,
+                    response_serializer=taskstore_dot_v1_dot_leases__pb2.SuspendTaskResponse.SerializeToString,
+            ),
+            'WatchLeases': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchLeases,
+                    request_deserializer=taskstore_dot_v1_dot_leases__pb2.WatchLeasesRequest.FromString,
+                    response_serializer=taskstore_dot_v1_dot_leases__pb2.WatchLeasesResponse.SerializeToString,
+            ),
             'ConfirmCancel': grpc.unary_unary_rpc_method_handler(
                     servicer.ConfirmCancel,
                     request_deserializer=taskstore_dot_v1_dot_leases__pb2.ConfirmCancelRequest.FromString,
@@ -326,7 +363,7 @@ class LeaseService:
     """For workers, in any language.
 
     A worker leases tasks, runs them, heartbeats while it does, and ends each with exactly one of complete,
-    fail, release or confirm-cancel. Work is done at least once; a write is accepted at most once, because each
+    fail, suspend, release or confirm-cancel. Work is done at least once; a write is accepted at most once, because each
     carries the lease and is refused with LEASE_LOST unless worker, token and epoch match and the lease has
     not expired. A worker that is told LEASE_LOST stops that task and writes nothing more for it.
     """
@@ -699,6 +736,60 @@ class LeaseService:
             '/taskstore.v1.LeaseService/ReleaseTask',
             taskstore_dot_v1_dot_leases__pb2.ReleaseTaskRequest.SerializeToString,
             taskstore_dot_v1_dot_leases__pb2.ReleaseTaskResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SuspendTask(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/taskstore.v1.LeaseService/SuspendTask',
+            taskstore_dot_v1_dot_leases__pb2.SuspendTaskRequest.SerializeToString,
+            taskstore_dot_v1_dot_leases__pb2.SuspendTaskResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchLeases(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/taskstore.v1.LeaseService/WatchLeases',
+            taskstore_dot_v1_dot_leases__pb2.WatchLeasesRequest.SerializeToString,
+            taskstore_dot_v1_dot_leases__pb2.WatchLeasesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -30,7 +30,7 @@ class LeaseServiceStub:
     """For workers, in any language.
 
     A worker leases tasks, runs them, heartbeats while it does, and ends each with exactly one of complete,
-    fail, release or confirm-cancel. Work is done at least once; a write is accepted at most once, because each
+    fail, suspend, release or confirm-cancel. Work is done at least once; a write is accepted at most once, because each
     carries the lease and is refused with LEASE_LOST unless worker, token and epoch match and the lease has
     not expired. A worker that is told LEASE_LOST stops that task and writes nothing more for it.
     """
@@ -75,6 +75,15 @@ class LeaseServiceStub:
     """Gives a task back unfinished, to be taken again after `delay_ms`. Counts neither as crash nor as retry.
     Repeating the same call is answered as the first time.
     """
+    SuspendTask: _grpc.UnaryUnaryMultiCallable[_leases_pb2.SuspendTaskRequest, _leases_pb2.SuspendTaskResponse]
+    """Suspends a task until the time, a signal or the caller's answers, and gives its lease back. If what it waits for is
+    there already, the task goes straight back to the queue. Repeating the same call is answered as the first time.
+    Refused with LEASE_LOST, INPUT_LIMIT.
+    """
+    WatchLeases: _grpc.UnaryStreamMultiCallable[_leases_pb2.WatchLeasesRequest, _leases_pb2.WatchLeasesResponse]
+    """Tells a worker, at once and without saying which, that it should heartbeat all it holds: the end of a task of its
+    was wished for, or it lost one. One stream for each worker process.
+    """
     ConfirmCancel: _grpc.UnaryUnaryMultiCallable[_leases_pb2.ConfirmCancelRequest, _leases_pb2.ConfirmCancelResponse]
     """Ends a task as CANCELLED, once its worker has stopped the work as its caller wished. Repeating the same
     call is answered as the first time.
@@ -85,7 +94,7 @@ class LeaseServiceAsyncStub(LeaseServiceStub):
     """For workers, in any language.
 
     A worker leases tasks, runs them, heartbeats while it does, and ends each with exactly one of complete,
-    fail, release or confirm-cancel. Work is done at least once; a write is accepted at most once, because each
+    fail, suspend, release or confirm-cancel. Work is done at least once; a write is accepted at most once, because each
     carries the lease and is refused with LEASE_LOST unless worker, token and epoch match and the lease has
     not expired. A worker that is told LEASE_LOST stops that task and writes nothing more for it.
     """
@@ -127,6 +136,15 @@ class LeaseServiceAsyncStub(LeaseServiceStub):
     """Gives a task back unfinished, to be taken again after `delay_ms`. Counts neither as crash nor as retry.
     Repeating the same call is answered as the first time.
     """
+    SuspendTask: _aio.UnaryUnaryMultiCallable[_leases_pb2.SuspendTaskRequest, _leases_pb2.SuspendTaskResponse]  # type: ignore[assignment]
+    """Suspends a task until the time, a signal or the caller's answers, and gives its lease back. If what it waits for is
+    there already, the task goes straight back to the queue. Repeating the same call is answered as the first time.
+    Refused with LEASE_LOST, INPUT_LIMIT.
+    """
+    WatchLeases: _aio.UnaryStreamMultiCallable[_leases_pb2.WatchLeasesRequest, _leases_pb2.WatchLeasesResponse]  # type: ignore[assignment]
+    """Tells a worker, at once and without saying which, that it should heartbeat all it holds: the end of a task of its
+    was wished for, or it lost one. One stream for each worker process.
+    """
     ConfirmCancel: _aio.UnaryUnaryMultiCallable[_leases_pb2.ConfirmCancelRequest, _leases_pb2.ConfirmCancelResponse]  # type: ignore[assignment]
     """Ends a task as CANCELLED, once its worker has stopped the work as its caller wished. Repeating the same
     call is answered as the first time.
@@ -136,7 +154,7 @@ class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
     """For workers, in any language.
 
     A worker leases tasks, runs them, heartbeats while it does, and ends each with exactly one of complete,
-    fail, release or confirm-cancel. Work is done at least once; a write is accepted at most once, because each
+    fail, suspend, release or confirm-cancel. Work is done at least once; a write is accepted at most once, because each
     carries the lease and is refused with LEASE_LOST unless worker, token and epoch match and the lease has
     not expired. A worker that is told LEASE_LOST stops that task and writes nothing more for it.
     """
@@ -259,6 +277,27 @@ class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_leases_pb2.ReleaseTaskResponse, _abc.Awaitable[_leases_pb2.ReleaseTaskResponse]]:
         """Gives a task back unfinished, to be taken again after `delay_ms`. Counts neither as crash nor as retry.
         Repeating the same call is answered as the first time.
+        """
+
+    @_abc_1.abstractmethod
+    def SuspendTask(
+        self,
+        request: _leases_pb2.SuspendTaskRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_leases_pb2.SuspendTaskResponse, _abc.Awaitable[_leases_pb2.SuspendTaskResponse]]:
+        """Suspends a task until the time, a signal or the caller's answers, and gives its lease back. If what it waits for is
+        there already, the task goes straight back to the queue. Repeating the same call is answered as the first time.
+        Refused with LEASE_LOST, INPUT_LIMIT.
+        """
+
+    @_abc_1.abstractmethod
+    def WatchLeases(
+        self,
+        request: _leases_pb2.WatchLeasesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_leases_pb2.WatchLeasesResponse], _abc.AsyncIterator[_leases_pb2.WatchLeasesResponse]]:
+        """Tells a worker, at once and without saying which, that it should heartbeat all it holds: the end of a task of its
+        was wished for, or it lost one. One stream for each worker process.
         """
 
     @_abc_1.abstractmethod

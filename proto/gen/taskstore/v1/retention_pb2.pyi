@@ -237,3 +237,55 @@ class GetTombstoneResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetTombstoneResponse: _TypeAlias = GetTombstoneResponse  # noqa: Y015
+
+@_typing.final
+class CompactSignalsRequest(_message.Message):
+    """See RetentionService.CompactSignals."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_ID_FIELD_NUMBER: _builtins.int
+    OLDER_THAN_MS_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    tenant_id: _builtins.str
+    """The tenant."""
+    older_than_ms: _builtins.int
+    """How long ago they were accepted at least. At least 1."""
+    limit: _builtins.int
+    """At most so many. 1 to 1,000; 0 means 100."""
+    def __init__(
+        self,
+        *,
+        tenant_id: _builtins.str = ...,
+        older_than_ms: _builtins.int = ...,
+        limit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit", "older_than_ms", b"older_than_ms", "tenant_id", b"tenant_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CompactSignalsRequest: _TypeAlias = CompactSignalsRequest  # noqa: Y015
+
+@_typing.final
+class CompactSignalsResponse(_message.Message):
+    """See RetentionService.CompactSignals."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COMPACTED_FIELD_NUMBER: _builtins.int
+    compacted: _builtins.int
+    """How many were forgotten."""
+    def __init__(
+        self,
+        *,
+        compacted: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compacted", b"compacted"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CompactSignalsResponse: _TypeAlias = CompactSignalsResponse  # noqa: Y015

@@ -45,6 +45,11 @@ class RetentionServiceStub:
                 request_serializer=taskstore_dot_v1_dot_retention__pb2.ListTombstonesRequest.SerializeToString,
                 response_deserializer=taskstore_dot_v1_dot_retention__pb2.ListTombstonesResponse.FromString,
                 _registered_method=True)
+        self.CompactSignals = channel.unary_unary(
+                '/taskstore.v1.RetentionService/CompactSignals',
+                request_serializer=taskstore_dot_v1_dot_retention__pb2.CompactSignalsRequest.SerializeToString,
+                response_deserializer=taskstore_dot_v1_dot_retention__pb2.CompactSignalsResponse.FromString,
+                _registered_method=True)
         self.GetTombstone = channel.unary_unary(
                 '/taskstore.v1.RetentionService/GetTombstone',
                 request_serializer=taskstore_dot_v1_dot_retention__pb2.GetTombstoneRequest.SerializeToString,
@@ -71,6 +76,14 @@ class RetentionServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CompactSignals(self, request, context):
+        """Forgets a tenant's signals that were consumed or are dead letters and were accepted long enough ago, oldest first. A
+        pending one is never touched. A forgotten id is no longer known as a repetition. Safe to repeat.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetTombstone(self, request, context):
         """Reads the tombstone of one task. Refused with TOMBSTONE_NOT_FOUND.
         """
@@ -90,6 +103,11 @@ def add_RetentionServiceServicer_to_server(servicer, server):
                     servicer.ListTombstones,
                     request_deserializer=taskstore_dot_v1_dot_retention__pb2.ListTombstonesRequest.FromString,
                     response_serializer=taskstore_dot_v1_dot_retention__pb2.ListTombstonesResponse.SerializeToString,
+            ),
+            'CompactSignals': grpc.unary_unary_rpc_method_handler(
+                    servicer.CompactSignals,
+                    request_deserializer=taskstore_dot_v1_dot_retention__pb2.CompactSignalsRequest.FromString,
+                    response_serializer=taskstore_dot_v1_dot_retention__pb2.CompactSignalsResponse.SerializeToString,
             ),
             'GetTombstone': grpc.unary_unary_rpc_method_handler(
                     servicer.GetTombstone,
@@ -152,6 +170,33 @@ class RetentionService:
             '/taskstore.v1.RetentionService/ListTombstones',
             taskstore_dot_v1_dot_retention__pb2.ListTombstonesRequest.SerializeToString,
             taskstore_dot_v1_dot_retention__pb2.ListTombstonesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CompactSignals(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/taskstore.v1.RetentionService/CompactSignals',
+            taskstore_dot_v1_dot_retention__pb2.CompactSignalsRequest.SerializeToString,
+            taskstore_dot_v1_dot_retention__pb2.CompactSignalsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -39,6 +39,10 @@ class RetentionServiceStub:
     """
     ListTombstones: _grpc.UnaryUnaryMultiCallable[_retention_pb2.ListTombstonesRequest, _retention_pb2.ListTombstonesResponse]
     """Lists a tenant's tombstones in the order in which they became visible."""
+    CompactSignals: _grpc.UnaryUnaryMultiCallable[_retention_pb2.CompactSignalsRequest, _retention_pb2.CompactSignalsResponse]
+    """Forgets a tenant's signals that were consumed or are dead letters and were accepted long enough ago, oldest first. A
+    pending one is never touched. A forgotten id is no longer known as a repetition. Safe to repeat.
+    """
     GetTombstone: _grpc.UnaryUnaryMultiCallable[_retention_pb2.GetTombstoneRequest, _retention_pb2.GetTombstoneResponse]
     """Reads the tombstone of one task. Refused with TOMBSTONE_NOT_FOUND."""
 
@@ -53,6 +57,10 @@ class RetentionServiceAsyncStub(RetentionServiceStub):
     """
     ListTombstones: _aio.UnaryUnaryMultiCallable[_retention_pb2.ListTombstonesRequest, _retention_pb2.ListTombstonesResponse]  # type: ignore[assignment]
     """Lists a tenant's tombstones in the order in which they became visible."""
+    CompactSignals: _aio.UnaryUnaryMultiCallable[_retention_pb2.CompactSignalsRequest, _retention_pb2.CompactSignalsResponse]  # type: ignore[assignment]
+    """Forgets a tenant's signals that were consumed or are dead letters and were accepted long enough ago, oldest first. A
+    pending one is never touched. A forgotten id is no longer known as a repetition. Safe to repeat.
+    """
     GetTombstone: _aio.UnaryUnaryMultiCallable[_retention_pb2.GetTombstoneRequest, _retention_pb2.GetTombstoneResponse]  # type: ignore[assignment]
     """Reads the tombstone of one task. Refused with TOMBSTONE_NOT_FOUND."""
 
@@ -76,6 +84,16 @@ class RetentionServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_retention_pb2.ListTombstonesResponse, _abc.Awaitable[_retention_pb2.ListTombstonesResponse]]:
         """Lists a tenant's tombstones in the order in which they became visible."""
+
+    @_abc_1.abstractmethod
+    def CompactSignals(
+        self,
+        request: _retention_pb2.CompactSignalsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_retention_pb2.CompactSignalsResponse, _abc.Awaitable[_retention_pb2.CompactSignalsResponse]]:
+        """Forgets a tenant's signals that were consumed or are dead letters and were accepted long enough ago, oldest first. A
+        pending one is never touched. A forgotten id is no longer known as a repetition. Safe to repeat.
+        """
 
     @_abc_1.abstractmethod
     def GetTombstone(

@@ -104,6 +104,10 @@ class _HistoryEventEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_HistoryE
     """It ended with an error."""
     HISTORY_EVENT_CANCELLED: _HistoryEvent.ValueType  # 9
     """It was cancelled."""
+    HISTORY_EVENT_SUSPENDED: _HistoryEvent.ValueType  # 10
+    """Its worker suspended it."""
+    HISTORY_EVENT_WOKEN: _HistoryEvent.ValueType  # 11
+    """What it waited for came, or the time did."""
 
 class HistoryEvent(_HistoryEvent, metaclass=_HistoryEventEnumTypeWrapper):
     """What happened at one line of a task's history."""
@@ -128,7 +132,63 @@ HISTORY_EVENT_FAILED: HistoryEvent.ValueType  # 8
 """It ended with an error."""
 HISTORY_EVENT_CANCELLED: HistoryEvent.ValueType  # 9
 """It was cancelled."""
+HISTORY_EVENT_SUSPENDED: HistoryEvent.ValueType  # 10
+"""Its worker suspended it."""
+HISTORY_EVENT_WOKEN: HistoryEvent.ValueType  # 11
+"""What it waited for came, or the time did."""
 Global___HistoryEvent: _TypeAlias = HistoryEvent  # noqa: Y015
+
+class _AnswerOutcome:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _AnswerOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AnswerOutcome.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ANSWER_OUTCOME_UNSPECIFIED: _AnswerOutcome.ValueType  # 0
+    """Never sent."""
+    ANSWER_OUTCOME_ACCEPTED: _AnswerOutcome.ValueType  # 1
+    """It answers the question."""
+    ANSWER_OUTCOME_IGNORED: _AnswerOutcome.ValueType  # 2
+    """No such question is open: it was never asked, is answered, or is over."""
+
+class AnswerOutcome(_AnswerOutcome, metaclass=_AnswerOutcomeEnumTypeWrapper):
+    """What became of an answer."""
+
+ANSWER_OUTCOME_UNSPECIFIED: AnswerOutcome.ValueType  # 0
+"""Never sent."""
+ANSWER_OUTCOME_ACCEPTED: AnswerOutcome.ValueType  # 1
+"""It answers the question."""
+ANSWER_OUTCOME_IGNORED: AnswerOutcome.ValueType  # 2
+"""No such question is open: it was never asked, is answered, or is over."""
+Global___AnswerOutcome: _TypeAlias = AnswerOutcome  # noqa: Y015
+
+class _SignalState:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _SignalStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SignalState.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    SIGNAL_STATE_UNSPECIFIED: _SignalState.ValueType  # 0
+    """Never stored."""
+    SIGNAL_STATE_PENDING: _SignalState.ValueType  # 1
+    """Kept for a wait to come."""
+    SIGNAL_STATE_CONSUMED: _SignalState.ValueType  # 2
+    """It satisfied a wait."""
+    SIGNAL_STATE_DEAD_LETTER: _SignalState.ValueType  # 3
+    """Nothing will ever wait for it."""
+
+class SignalState(_SignalState, metaclass=_SignalStateEnumTypeWrapper):
+    """Where a signal stands."""
+
+SIGNAL_STATE_UNSPECIFIED: SignalState.ValueType  # 0
+"""Never stored."""
+SIGNAL_STATE_PENDING: SignalState.ValueType  # 1
+"""Kept for a wait to come."""
+SIGNAL_STATE_CONSUMED: SignalState.ValueType  # 2
+"""It satisfied a wait."""
+SIGNAL_STATE_DEAD_LETTER: SignalState.ValueType  # 3
+"""Nothing will ever wait for it."""
+Global___SignalState: _TypeAlias = SignalState  # noqa: Y015
 
 @_typing.final
 class CreateTaskRequest(_message.Message):
@@ -142,6 +202,7 @@ class CreateTaskRequest(_message.Message):
     PRIORITY_FIELD_NUMBER: _builtins.int
     INPUT_FIELD_NUMBER: _builtins.int
     ABANDON_AFTER_MS_FIELD_NUMBER: _builtins.int
+    EARLY_ANSWERS_FIELD_NUMBER: _builtins.int
     tenant_id: _builtins.str
     """The tenant that the task shall belong to. 1 to 128 of `A-Z a-z 0-9 _ - .`."""
     request_id: _builtins.str
@@ -158,6 +219,10 @@ class CreateTaskRequest(_message.Message):
     def input(self) -> _types_pb2.Payload:
         """What the work is given. At most 1 MiB."""
 
+    @_builtins.property
+    def early_answers(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.InputAnswer]:
+        """Answers given before the questions: used when the work first asks under their key. At most 100."""
+
     def __init__(
         self,
         *,
@@ -167,10 +232,11 @@ class CreateTaskRequest(_message.Message):
         priority: _builtins.int = ...,
         input: _types_pb2.Payload | None = ...,
         abandon_after_ms: _builtins.int = ...,
+        early_answers: _abc.Iterable[_types_pb2.InputAnswer] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["contract", b"contract", "input", b"input"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abandon_after_ms", b"abandon_after_ms", "contract", b"contract", "input", b"input", "priority", b"priority", "request_id", b"request_id", "tenant_id", b"tenant_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abandon_after_ms", b"abandon_after_ms", "contract", b"contract", "early_answers", b"early_answers", "input", b"input", "priority", b"priority", "request_id", b"request_id", "tenant_id", b"tenant_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -900,3 +966,273 @@ class GetCheckpointResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetCheckpointResponse: _TypeAlias = GetCheckpointResponse  # noqa: Y015
+
+@_typing.final
+class AnswerInputsRequest(_message.Message):
+    """See TaskService.AnswerInputs."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_ID_FIELD_NUMBER: _builtins.int
+    TASK_ID_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
+    ANSWERED_BY_FIELD_NUMBER: _builtins.int
+    ANSWERS_FIELD_NUMBER: _builtins.int
+    tenant_id: _builtins.str
+    """The tenant of the task."""
+    task_id: _builtins.str
+    """The task."""
+    @_builtins.property
+    def owner(self) -> _types_pb2.Owner:
+        """When given, only this owner's task is found."""
+
+    @_builtins.property
+    def answered_by(self) -> _types_pb2.Owner:
+        """Who answers, for the record; the owner when absent."""
+
+    @_builtins.property
+    def answers(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.InputAnswer]:
+        """1 to 100 answers, each to another question."""
+
+    def __init__(
+        self,
+        *,
+        tenant_id: _builtins.str = ...,
+        task_id: _builtins.str = ...,
+        owner: _types_pb2.Owner | None = ...,
+        answered_by: _types_pb2.Owner | None = ...,
+        answers: _abc.Iterable[_types_pb2.InputAnswer] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answered_by", b"answered_by", "owner", b"owner"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answered_by", b"answered_by", "answers", b"answers", "owner", b"owner", "task_id", b"task_id", "tenant_id", b"tenant_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AnswerInputsRequest: _TypeAlias = AnswerInputsRequest  # noqa: Y015
+
+@_typing.final
+class AnswerInputsResponse(_message.Message):
+    """See TaskService.AnswerInputs."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OUTCOMES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def outcomes(self) -> _containers.RepeatedScalarFieldContainer[Global___AnswerOutcome.ValueType]:
+        """In the order of the answers."""
+
+    def __init__(
+        self,
+        *,
+        outcomes: _abc.Iterable[Global___AnswerOutcome.ValueType] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["outcomes", b"outcomes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AnswerInputsResponse: _TypeAlias = AnswerInputsResponse  # noqa: Y015
+
+@_typing.final
+class PublishSignalRequest(_message.Message):
+    """See TaskService.PublishSignal."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_ID_FIELD_NUMBER: _builtins.int
+    SIGNAL_ID_FIELD_NUMBER: _builtins.int
+    TASK_ID_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    PAYLOAD_FIELD_NUMBER: _builtins.int
+    tenant_id: _builtins.str
+    """The tenant of the task."""
+    signal_id: _builtins.str
+    """Makes the call safe to repeat: unique in the tenant. 1 to 128 bytes."""
+    task_id: _builtins.str
+    """The task."""
+    name: _builtins.str
+    """1 to 128 of `A-Z a-z 0-9 _ - .`."""
+    @_builtins.property
+    def owner(self) -> _types_pb2.Owner:
+        """When given, only this owner's task is found."""
+
+    @_builtins.property
+    def payload(self) -> _types_pb2.Payload:
+        """The message. At most 1 MiB."""
+
+    def __init__(
+        self,
+        *,
+        tenant_id: _builtins.str = ...,
+        signal_id: _builtins.str = ...,
+        task_id: _builtins.str = ...,
+        owner: _types_pb2.Owner | None = ...,
+        name: _builtins.str = ...,
+        payload: _types_pb2.Payload | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["owner", b"owner", "payload", b"payload"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "owner", b"owner", "payload", b"payload", "signal_id", b"signal_id", "task_id", b"task_id", "tenant_id", b"tenant_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PublishSignalRequest: _TypeAlias = PublishSignalRequest  # noqa: Y015
+
+@_typing.final
+class PublishSignalResponse(_message.Message):
+    """See TaskService.PublishSignal."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATE_FIELD_NUMBER: _builtins.int
+    REPLAYED_FIELD_NUMBER: _builtins.int
+    state: Global___SignalState.ValueType
+    """Where the signal stands now: CONSUMED means that it woke the task."""
+    replayed: _builtins.bool
+    """Whether it had been published by an earlier call with the same id."""
+    def __init__(
+        self,
+        *,
+        state: Global___SignalState.ValueType = ...,
+        replayed: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["replayed", b"replayed", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PublishSignalResponse: _TypeAlias = PublishSignalResponse  # noqa: Y015
+
+@_typing.final
+class GetSignalRequest(_message.Message):
+    """See TaskService.GetSignal."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_ID_FIELD_NUMBER: _builtins.int
+    SIGNAL_ID_FIELD_NUMBER: _builtins.int
+    tenant_id: _builtins.str
+    """The tenant."""
+    signal_id: _builtins.str
+    """The signal."""
+    def __init__(
+        self,
+        *,
+        tenant_id: _builtins.str = ...,
+        signal_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["signal_id", b"signal_id", "tenant_id", b"tenant_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetSignalRequest: _TypeAlias = GetSignalRequest  # noqa: Y015
+
+@_typing.final
+class GetSignalResponse(_message.Message):
+    """See TaskService.GetSignal."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TASK_ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    ACCEPTED_AT_FIELD_NUMBER: _builtins.int
+    task_id: _builtins.str
+    """The task that it was sent to."""
+    name: _builtins.str
+    """Its name."""
+    state: Global___SignalState.ValueType
+    """Where it stands."""
+    @_builtins.property
+    def accepted_at(self) -> _timestamp_pb2.Timestamp:
+        """When it was accepted."""
+
+    def __init__(
+        self,
+        *,
+        task_id: _builtins.str = ...,
+        name: _builtins.str = ...,
+        state: Global___SignalState.ValueType = ...,
+        accepted_at: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["accepted_at", b"accepted_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_at", b"accepted_at", "name", b"name", "state", b"state", "task_id", b"task_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetSignalResponse: _TypeAlias = GetSignalResponse  # noqa: Y015
+
+@_typing.final
+class ForkTaskRequest(_message.Message):
+    """See TaskService.ForkTask."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_ID_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    SOURCE_TASK_ID_FIELD_NUMBER: _builtins.int
+    CHECKPOINTS_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
+    tenant_id: _builtins.str
+    """The tenant of both tasks."""
+    request_id: _builtins.str
+    """Makes the call safe to repeat, as in CreateTask. 1 to 128 bytes."""
+    source_task_id: _builtins.str
+    """The task to fork."""
+    checkpoints: _builtins.int
+    """How many of its checkpoints the new task starts with. 0 starts afresh."""
+    @_builtins.property
+    def owner(self) -> _types_pb2.Owner:
+        """When given, only this owner's task is found."""
+
+    def __init__(
+        self,
+        *,
+        tenant_id: _builtins.str = ...,
+        request_id: _builtins.str = ...,
+        source_task_id: _builtins.str = ...,
+        checkpoints: _builtins.int = ...,
+        owner: _types_pb2.Owner | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["owner", b"owner"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoints", b"checkpoints", "owner", b"owner", "request_id", b"request_id", "source_task_id", b"source_task_id", "tenant_id", b"tenant_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForkTaskRequest: _TypeAlias = ForkTaskRequest  # noqa: Y015
+
+@_typing.final
+class ForkTaskResponse(_message.Message):
+    """See TaskService.ForkTask."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TASK_FIELD_NUMBER: _builtins.int
+    REPLAYED_FIELD_NUMBER: _builtins.int
+    replayed: _builtins.bool
+    """Whether it had been created by an earlier call with the same request id."""
+    @_builtins.property
+    def task(self) -> _types_pb2.Task:
+        """The new task, without its payloads."""
+
+    def __init__(
+        self,
+        *,
+        task: _types_pb2.Task | None = ...,
+        replayed: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["task", b"task"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["replayed", b"replayed", "task", b"task"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForkTaskResponse: _TypeAlias = ForkTaskResponse  # noqa: Y015

@@ -93,6 +93,26 @@ class TaskServiceStub:
                 request_serializer=taskstore_dot_v1_dot_tasks__pb2.GetCheckpointRequest.SerializeToString,
                 response_deserializer=taskstore_dot_v1_dot_tasks__pb2.GetCheckpointResponse.FromString,
                 _registered_method=True)
+        self.AnswerInputs = channel.unary_unary(
+                '/taskstore.v1.TaskService/AnswerInputs',
+                request_serializer=taskstore_dot_v1_dot_tasks__pb2.AnswerInputsRequest.SerializeToString,
+                response_deserializer=taskstore_dot_v1_dot_tasks__pb2.AnswerInputsResponse.FromString,
+                _registered_method=True)
+        self.PublishSignal = channel.unary_unary(
+                '/taskstore.v1.TaskService/PublishSignal',
+                request_serializer=taskstore_dot_v1_dot_tasks__pb2.PublishSignalRequest.SerializeToString,
+                response_deserializer=taskstore_dot_v1_dot_tasks__pb2.PublishSignalResponse.FromString,
+                _registered_method=True)
+        self.GetSignal = channel.unary_unary(
+                '/taskstore.v1.TaskService/GetSignal',
+                request_serializer=taskstore_dot_v1_dot_tasks__pb2.GetSignalRequest.SerializeToString,
+                response_deserializer=taskstore_dot_v1_dot_tasks__pb2.GetSignalResponse.FromString,
+                _registered_method=True)
+        self.ForkTask = channel.unary_unary(
+                '/taskstore.v1.TaskService/ForkTask',
+                request_serializer=taskstore_dot_v1_dot_tasks__pb2.ForkTaskRequest.SerializeToString,
+                response_deserializer=taskstore_dot_v1_dot_tasks__pb2.ForkTaskResponse.FromString,
+                _registered_method=True)
 
 
 class TaskServiceServicer:
@@ -183,6 +203,39 @@ class TaskServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AnswerInputs(self, request, context):
+        """Answers open questions of a task, each for itself; the first answer wins. The task goes back to the queue when
+        no question is open. Refused with TASK_NOT_FOUND; an answer to a question that is not open changes nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PublishSignal(self, request, context):
+        """Sends a named message to a task. Idempotent by `signal_id` and content. A task that waits for it goes back to the
+        queue with it; sent before the wait, it is kept for it; sent to a task that ended, or after the wait's timeout, it
+        is kept as a dead letter. Refused with TASK_NOT_FOUND, SIGNAL_ID_CONFLICT.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetSignal(self, request, context):
+        """Reads what became of a signal, without its payload. Refused with SIGNAL_NOT_FOUND.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ForkTask(self, request, context):
+        """Creates a task that starts with the first checkpoints of another. Idempotent by `request_id`. The source may have
+        ended and is not touched. Refused with TASK_NOT_FOUND, CHECKPOINT_NOT_FOUND, REQUEST_ID_CONFLICT,
+        OUTSTANDING_LIMIT.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_TaskServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -240,6 +293,26 @@ def add_TaskServiceServicer_to_server(servicer, server):
                     servicer.GetCheckpoint,
                     request_deserializer=taskstore_dot_v1_dot_tasks__pb2.GetCheckpointRequest.FromString,
                     response_serializer=taskstore_dot_v1_dot_tasks__pb2.GetCheckpointResponse.SerializeToString,
+            ),
+            'AnswerInputs': grpc.unary_unary_rpc_method_handler(
+                    servicer.AnswerInputs,
+                    request_deserializer=taskstore_dot_v1_dot_tasks__pb2.AnswerInputsRequest.FromString,
+                    response_serializer=taskstore_dot_v1_dot_tasks__pb2.AnswerInputsResponse.SerializeToString,
+            ),
+            'PublishSignal': grpc.unary_unary_rpc_method_handler(
+                    servicer.PublishSignal,
+                    request_deserializer=taskstore_dot_v1_dot_tasks__pb2.PublishSignalRequest.FromString,
+                    response_serializer=taskstore_dot_v1_dot_tasks__pb2.PublishSignalResponse.SerializeToString,
+            ),
+            'GetSignal': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetSignal,
+                    request_deserializer=taskstore_dot_v1_dot_tasks__pb2.GetSignalRequest.FromString,
+                    response_serializer=taskstore_dot_v1_dot_tasks__pb2.GetSignalResponse.SerializeToString,
+            ),
+            'ForkTask': grpc.unary_unary_rpc_method_handler(
+                    servicer.ForkTask,
+                    request_deserializer=taskstore_dot_v1_dot_tasks__pb2.ForkTaskRequest.FromString,
+                    response_serializer=taskstore_dot_v1_dot_tasks__pb2.ForkTaskResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -543,6 +616,114 @@ class TaskService:
             '/taskstore.v1.TaskService/GetCheckpoint',
             taskstore_dot_v1_dot_tasks__pb2.GetCheckpointRequest.SerializeToString,
             taskstore_dot_v1_dot_tasks__pb2.GetCheckpointResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AnswerInputs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/taskstore.v1.TaskService/AnswerInputs',
+            taskstore_dot_v1_dot_tasks__pb2.AnswerInputsRequest.SerializeToString,
+            taskstore_dot_v1_dot_tasks__pb2.AnswerInputsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PublishSignal(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/taskstore.v1.TaskService/PublishSignal',
+            taskstore_dot_v1_dot_tasks__pb2.PublishSignalRequest.SerializeToString,
+            taskstore_dot_v1_dot_tasks__pb2.PublishSignalResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetSignal(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/taskstore.v1.TaskService/GetSignal',
+            taskstore_dot_v1_dot_tasks__pb2.GetSignalRequest.SerializeToString,
+            taskstore_dot_v1_dot_tasks__pb2.GetSignalResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ForkTask(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/taskstore.v1.TaskService/ForkTask',
+            taskstore_dot_v1_dot_tasks__pb2.ForkTaskRequest.SerializeToString,
+            taskstore_dot_v1_dot_tasks__pb2.ForkTaskResponse.FromString,
             options,
             channel_credentials,
             insecure,

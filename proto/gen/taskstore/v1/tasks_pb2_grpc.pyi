@@ -67,6 +67,22 @@ class TaskServiceStub:
     """Reads a task's checkpoints, oldest first, in any state. Refused with TASK_NOT_FOUND."""
     GetCheckpoint: _grpc.UnaryUnaryMultiCallable[_tasks_pb2.GetCheckpointRequest, _tasks_pb2.GetCheckpointResponse]
     """Reads one checkpoint. Refused with TASK_NOT_FOUND, CHECKPOINT_NOT_FOUND."""
+    AnswerInputs: _grpc.UnaryUnaryMultiCallable[_tasks_pb2.AnswerInputsRequest, _tasks_pb2.AnswerInputsResponse]
+    """Answers open questions of a task, each for itself; the first answer wins. The task goes back to the queue when
+    no question is open. Refused with TASK_NOT_FOUND; an answer to a question that is not open changes nothing.
+    """
+    PublishSignal: _grpc.UnaryUnaryMultiCallable[_tasks_pb2.PublishSignalRequest, _tasks_pb2.PublishSignalResponse]
+    """Sends a named message to a task. Idempotent by `signal_id` and content. A task that waits for it goes back to the
+    queue with it; sent before the wait, it is kept for it; sent to a task that ended, or after the wait's timeout, it
+    is kept as a dead letter. Refused with TASK_NOT_FOUND, SIGNAL_ID_CONFLICT.
+    """
+    GetSignal: _grpc.UnaryUnaryMultiCallable[_tasks_pb2.GetSignalRequest, _tasks_pb2.GetSignalResponse]
+    """Reads what became of a signal, without its payload. Refused with SIGNAL_NOT_FOUND."""
+    ForkTask: _grpc.UnaryUnaryMultiCallable[_tasks_pb2.ForkTaskRequest, _tasks_pb2.ForkTaskResponse]
+    """Creates a task that starts with the first checkpoints of another. Idempotent by `request_id`. The source may have
+    ended and is not touched. Refused with TASK_NOT_FOUND, CHECKPOINT_NOT_FOUND, REQUEST_ID_CONFLICT,
+    OUTSTANDING_LIMIT.
+    """
 
 @_typing.type_check_only
 class TaskServiceAsyncStub(TaskServiceStub):
@@ -107,6 +123,22 @@ class TaskServiceAsyncStub(TaskServiceStub):
     """Reads a task's checkpoints, oldest first, in any state. Refused with TASK_NOT_FOUND."""
     GetCheckpoint: _aio.UnaryUnaryMultiCallable[_tasks_pb2.GetCheckpointRequest, _tasks_pb2.GetCheckpointResponse]  # type: ignore[assignment]
     """Reads one checkpoint. Refused with TASK_NOT_FOUND, CHECKPOINT_NOT_FOUND."""
+    AnswerInputs: _aio.UnaryUnaryMultiCallable[_tasks_pb2.AnswerInputsRequest, _tasks_pb2.AnswerInputsResponse]  # type: ignore[assignment]
+    """Answers open questions of a task, each for itself; the first answer wins. The task goes back to the queue when
+    no question is open. Refused with TASK_NOT_FOUND; an answer to a question that is not open changes nothing.
+    """
+    PublishSignal: _aio.UnaryUnaryMultiCallable[_tasks_pb2.PublishSignalRequest, _tasks_pb2.PublishSignalResponse]  # type: ignore[assignment]
+    """Sends a named message to a task. Idempotent by `signal_id` and content. A task that waits for it goes back to the
+    queue with it; sent before the wait, it is kept for it; sent to a task that ended, or after the wait's timeout, it
+    is kept as a dead letter. Refused with TASK_NOT_FOUND, SIGNAL_ID_CONFLICT.
+    """
+    GetSignal: _aio.UnaryUnaryMultiCallable[_tasks_pb2.GetSignalRequest, _tasks_pb2.GetSignalResponse]  # type: ignore[assignment]
+    """Reads what became of a signal, without its payload. Refused with SIGNAL_NOT_FOUND."""
+    ForkTask: _aio.UnaryUnaryMultiCallable[_tasks_pb2.ForkTaskRequest, _tasks_pb2.ForkTaskResponse]  # type: ignore[assignment]
+    """Creates a task that starts with the first checkpoints of another. Idempotent by `request_id`. The source may have
+    ended and is not touched. Refused with TASK_NOT_FOUND, CHECKPOINT_NOT_FOUND, REQUEST_ID_CONFLICT,
+    OUTSTANDING_LIMIT.
+    """
 
 class TaskServiceServicer(metaclass=_abc_1.ABCMeta):
     """For those who want work done: the bridge, applications, operators.
@@ -210,5 +242,45 @@ class TaskServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_tasks_pb2.GetCheckpointResponse, _abc.Awaitable[_tasks_pb2.GetCheckpointResponse]]:
         """Reads one checkpoint. Refused with TASK_NOT_FOUND, CHECKPOINT_NOT_FOUND."""
+
+    @_abc_1.abstractmethod
+    def AnswerInputs(
+        self,
+        request: _tasks_pb2.AnswerInputsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tasks_pb2.AnswerInputsResponse, _abc.Awaitable[_tasks_pb2.AnswerInputsResponse]]:
+        """Answers open questions of a task, each for itself; the first answer wins. The task goes back to the queue when
+        no question is open. Refused with TASK_NOT_FOUND; an answer to a question that is not open changes nothing.
+        """
+
+    @_abc_1.abstractmethod
+    def PublishSignal(
+        self,
+        request: _tasks_pb2.PublishSignalRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tasks_pb2.PublishSignalResponse, _abc.Awaitable[_tasks_pb2.PublishSignalResponse]]:
+        """Sends a named message to a task. Idempotent by `signal_id` and content. A task that waits for it goes back to the
+        queue with it; sent before the wait, it is kept for it; sent to a task that ended, or after the wait's timeout, it
+        is kept as a dead letter. Refused with TASK_NOT_FOUND, SIGNAL_ID_CONFLICT.
+        """
+
+    @_abc_1.abstractmethod
+    def GetSignal(
+        self,
+        request: _tasks_pb2.GetSignalRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tasks_pb2.GetSignalResponse, _abc.Awaitable[_tasks_pb2.GetSignalResponse]]:
+        """Reads what became of a signal, without its payload. Refused with SIGNAL_NOT_FOUND."""
+
+    @_abc_1.abstractmethod
+    def ForkTask(
+        self,
+        request: _tasks_pb2.ForkTaskRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tasks_pb2.ForkTaskResponse, _abc.Awaitable[_tasks_pb2.ForkTaskResponse]]:
+        """Creates a task that starts with the first checkpoints of another. Idempotent by `request_id`. The source may have
+        ended and is not touched. Refused with TASK_NOT_FOUND, CHECKPOINT_NOT_FOUND, REQUEST_ID_CONFLICT,
+        OUTSTANDING_LIMIT.
+        """
 
 def add_TaskServiceServicer_to_server(servicer: TaskServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -7,9 +7,11 @@ Durations are whole milliseconds and say so in their names (`_ms`). Times are th
 only clock that decides anything. Text is valid UTF-8 without U+0000.
 """
 
+from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
@@ -379,6 +381,9 @@ class Task(_message.Message):
     TOKEN_FIELD_NUMBER: _builtins.int
     LEASE_EXPIRES_AT_FIELD_NUMBER: _builtins.int
     INPUT_FIELD_NUMBER: _builtins.int
+    WAIT_FIELD_NUMBER: _builtins.int
+    FORKED_FROM_TASK_ID_FIELD_NUMBER: _builtins.int
+    FORKED_FROM_CHECKPOINTS_FIELD_NUMBER: _builtins.int
     RESULT_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     tenant_id: _builtins.str
@@ -405,6 +410,10 @@ class Task(_message.Message):
     """The worker that holds it, for operators; empty unless leased. Never shown to MCP clients."""
     token: _builtins.int
     """The fencing token of its last lease, for operators. 0 when it was never leased."""
+    forked_from_task_id: _builtins.str
+    """The task that this one was forked from; empty when it was not."""
+    forked_from_checkpoints: _builtins.int
+    """How many of that task's checkpoints it started with."""
     @_builtins.property
     def contract(self) -> Global___TaskContract:
         """What was agreed at its creation."""
@@ -442,6 +451,10 @@ class Task(_message.Message):
         """The input, in TASK_VIEW_FULL only."""
 
     @_builtins.property
+    def wait(self) -> Global___Wait:
+        """What a waiting task waits for; absent in every other state."""
+
+    @_builtins.property
     def result(self) -> Global___Payload:
         """What the worker handed over, byte for byte."""
 
@@ -473,18 +486,198 @@ class Task(_message.Message):
         token: _builtins.int = ...,
         lease_expires_at: _timestamp_pb2.Timestamp | None = ...,
         input: Global___Payload | None = ...,
+        wait: Global___Wait | None = ...,
+        forked_from_task_id: _builtins.str = ...,
+        forked_from_checkpoints: _builtins.int = ...,
         result: Global___Payload | None = ...,
         error: Global___TaskError | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["changed_at", b"changed_at", "contract", b"contract", "created_at", b"created_at", "ended_at", b"ended_at", "error", b"error", "handle_expires_at", b"handle_expires_at", "input", b"input", "lease_expires_at", b"lease_expires_at", "outcome", b"outcome", "progress", b"progress", "read_at", b"read_at", "result", b"result"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["changed_at", b"changed_at", "contract", b"contract", "created_at", b"created_at", "ended_at", b"ended_at", "error", b"error", "handle_expires_at", b"handle_expires_at", "input", b"input", "lease_expires_at", b"lease_expires_at", "outcome", b"outcome", "progress", b"progress", "read_at", b"read_at", "result", b"result", "wait", b"wait"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "cancel_requested", b"cancel_requested", "change", b"change", "changed_at", b"changed_at", "checkpoints", b"checkpoints", "contract", b"contract", "crashes", b"crashes", "created_at", b"created_at", "ended_at", b"ended_at", "error", b"error", "handle_expires_at", b"handle_expires_at", "input", b"input", "lease_expires_at", b"lease_expires_at", "outcome", b"outcome", "priority", b"priority", "progress", b"progress", "read_at", b"read_at", "result", b"result", "retries", b"retries", "state", b"state", "task_id", b"task_id", "tenant_id", b"tenant_id", "token", b"token", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "cancel_requested", b"cancel_requested", "change", b"change", "changed_at", b"changed_at", "checkpoints", b"checkpoints", "contract", b"contract", "crashes", b"crashes", "created_at", b"created_at", "ended_at", b"ended_at", "error", b"error", "forked_from_checkpoints", b"forked_from_checkpoints", "forked_from_task_id", b"forked_from_task_id", "handle_expires_at", b"handle_expires_at", "input", b"input", "lease_expires_at", b"lease_expires_at", "outcome", b"outcome", "priority", b"priority", "progress", b"progress", "read_at", b"read_at", "result", b"result", "retries", b"retries", "state", b"state", "task_id", b"task_id", "tenant_id", b"tenant_id", "token", b"token", "wait", b"wait", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_outcome: _TypeAlias = _typing.Literal["result", "error"]  # noqa: Y015
     _WhichOneofArgType_outcome: _TypeAlias = _typing.Literal["outcome", b"outcome"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_outcome) -> _WhichOneofReturnType_outcome | None: ...
 
 Global___Task: _TypeAlias = Task  # noqa: Y015
+
+@_typing.final
+class Wait(_message.Message):
+    """What a task in state WAITING waits for."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STEP_FIELD_NUMBER: _builtins.int
+    UNTIL_FIELD_NUMBER: _builtins.int
+    TIMER_FIELD_NUMBER: _builtins.int
+    SIGNAL_FIELD_NUMBER: _builtins.int
+    INPUT_FIELD_NUMBER: _builtins.int
+    step: _builtins.str
+    """The step that waits, as its worker named it."""
+    @_builtins.property
+    def until(self) -> _timestamp_pb2.Timestamp:
+        """When it ends by itself, a timer's time or a timeout; absent when it does not."""
+
+    @_builtins.property
+    def timer(self) -> Global___TimerWait:
+        """For the time."""
+
+    @_builtins.property
+    def signal(self) -> Global___SignalWait:
+        """For a signal."""
+
+    @_builtins.property
+    def input(self) -> Global___InputWait:
+        """For answers of the caller."""
+
+    def __init__(
+        self,
+        *,
+        step: _builtins.str = ...,
+        until: _timestamp_pb2.Timestamp | None = ...,
+        timer: Global___TimerWait | None = ...,
+        signal: Global___SignalWait | None = ...,
+        input: Global___InputWait | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["input", b"input", "kind", b"kind", "signal", b"signal", "timer", b"timer", "until", b"until"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["input", b"input", "kind", b"kind", "signal", b"signal", "step", b"step", "timer", b"timer", "until", b"until"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["timer", "signal", "input"]  # noqa: Y015
+    _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
+
+Global___Wait: _TypeAlias = Wait  # noqa: Y015
+
+@_typing.final
+class TimerWait(_message.Message):
+    """A wait for the time."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TimerWait: _TypeAlias = TimerWait  # noqa: Y015
+
+@_typing.final
+class SignalWait(_message.Message):
+    """A wait for a signal."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The name of the signal."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SignalWait: _TypeAlias = SignalWait  # noqa: Y015
+
+@_typing.final
+class InputWait(_message.Message):
+    """A wait for the caller's answers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUESTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def requests(self) -> _containers.RepeatedCompositeFieldContainer[Global___InputRequest]:
+        """The questions that are still open, and only those, in the order asked."""
+
+    def __init__(
+        self,
+        *,
+        requests: _abc.Iterable[Global___InputRequest] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["requests", b"requests"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___InputWait: _TypeAlias = InputWait  # noqa: Y015
+
+@_typing.final
+class InputRequest(_message.Message):
+    """A question to the caller of a task."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    METHOD_FIELD_NUMBER: _builtins.int
+    PARAMS_FIELD_NUMBER: _builtins.int
+    ASKED_AT_FIELD_NUMBER: _builtins.int
+    key: _builtins.str
+    """Unique in the task's life. The first question under a name has that name; a repetition has `name#2`, `name#3`."""
+    method: _builtins.str
+    """What is asked, as MCP names it: `elicitation/create`, `sampling/createMessage`, `roots/list`. 1 to 128 bytes."""
+    @_builtins.property
+    def params(self) -> Global___Payload:
+        """The parameters of the question as JSON, kept byte for byte. At most 1 MiB."""
+
+    @_builtins.property
+    def asked_at(self) -> _timestamp_pb2.Timestamp:
+        """When it was asked."""
+
+    def __init__(
+        self,
+        *,
+        key: _builtins.str = ...,
+        method: _builtins.str = ...,
+        params: Global___Payload | None = ...,
+        asked_at: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["asked_at", b"asked_at", "params", b"params"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["asked_at", b"asked_at", "key", b"key", "method", b"method", "params", b"params"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___InputRequest: _TypeAlias = InputRequest  # noqa: Y015
+
+@_typing.final
+class InputAnswer(_message.Message):
+    """An answer to a question."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    RESPONSE_FIELD_NUMBER: _builtins.int
+    key: _builtins.str
+    """The key of the question."""
+    @_builtins.property
+    def response(self) -> Global___Payload:
+        """The caller's answer as JSON, kept byte for byte. At most 1 MiB."""
+
+    def __init__(
+        self,
+        *,
+        key: _builtins.str = ...,
+        response: Global___Payload | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["response", b"response"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "response", b"response"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___InputAnswer: _TypeAlias = InputAnswer  # noqa: Y015
 
 @_typing.final
 class Checkpoint(_message.Message):

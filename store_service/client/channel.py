@@ -1,0 +1,36 @@
+"""How this process is connected to the store: two kinds of channel with the same settings."""
+
+import json
+from typing import Final
+
+import grpc
+import grpc.aio
+
+MESSAGE_BYTES: Final = 6 * 1024 * 1024
+"""The longest message either way: 4 MiB of payload, and what goes round it."""
+
+_SERVICE_CONFIG: Final = json.dumps({"loadBalancingConfig": [{"round_robin": {}}]})
+_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MESSAGE_BYTES),
+    # The server permits a ping every 20 s; more often it would close the connection.
+    ("grpc.keepalive_time_ms", 30_000),
+    # Also the time after which bytes that nobody acknowledges end the connection.
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 2_000),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    ("grpc.service_config", _SERVICE_CONFIG),
+)
+
+
+def open_channel(address: str) -> grpc.aio.Channel:
+    """A channel for the running event loop. `address` is `host:port`, or `dns:///name:port` for many stores."""
+    return grpc.aio.insecure_channel(address, options=_OPTIONS)
+
+
+def open_blocking_channel(address: str) -> grpc.Channel:
+    """A channel for a thread, on a connection of its own, so that nobody's large message goes ahead of its calls."""
+    return grpc.insecure_channel(address, options=(*_OPTIONS, ("grpc.use_local_subchannel_pool", 1)))

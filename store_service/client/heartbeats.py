@@ -1,0 +1,125 @@
+"""Heartbeats, from a thread and over a connection that user code cannot hold up."""
+
+import threading
+import time
+from collections.abc import Iterable
+from typing import Final
+
+import grpc
+import structlog
+from taskstore.v1 import leases_pb2, leases_pb2_grpc
+
+from store_service.client.channel import open_blocking_channel
+from store_service.client.errors import StoreError, from_rpc_error, from_status
+from store_service.client.held import HeldLease, StopReason
+from store_service.client.metrics import WorkerMetrics
+
+_MOST_INTERVAL_SECONDS: Final = 2.0  # also how long a worker may not know that a task's end is wished for
+_MOST_CALL_SECONDS: Final = 5.0
+_RETRY_SECONDS: Final = 0.25
+_BATCH: Final = 500
+_IDLE_SECONDS: Final = 3600.0
+
+
+class Heartbeats:
+    """Extends every lease it holds, each a third of its length (at most 2 s) after it was last extended.
+
+    A beat that is not answered is tried again until the lease is no longer trusted; then the lease is lost.
+    """
+
+    def __init__(self, *, address: str, lease_seconds: float, metrics: WorkerMetrics) -> None:
+        self._address = address
+        self._lease_seconds = lease_seconds
+        self._interval = min(lease_seconds / 3, _MOST_INTERVAL_SECONDS)
+        self._metrics = metrics
+        self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("tenure.worker")
+        self._changed = threading.Condition()
+        self._held: set[HeldLease] = set()
+        self._stopping = False
+        self._is_failing = False
+        self._channel: grpc.Channel | None = None
+        self._thread = threading.Thread(target=self._run, name="heartbeats", daemon=True)
+
+    def start(self) -> None:
+        """Begins to beat."""
+        self._channel = open_blocking_channel(self._address)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends; what is still held is no longer extended."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+        if self._channel is not None:
+            self._channel.close()
+            self._thread.join(timeout=5)
+
+    def add(self, held: HeldLease) -> None:
+        """Extends this lease from now on."""
+        with self._changed:
+            self._held.add(held)
+            self._changed.notify()
+
+    def remove(self, held: HeldLease) -> None:
+        """Extends this lease no longer."""
+        with self._changed:
+            self._held.discard(held)
+
+    def _run(self) -> None:
+        assert self._channel is not None
+        stub = leases_pb2_grpc.LeaseServiceStub(self._channel)
+        not_before = 0.0
+        while (due := self._wait_for_due(not_before)) is not None:
+            for first in range(0, len(due), _BATCH):
+                answered = self._beat(stub, due[first : first + _BATCH])
+                not_before = 0.0 if answered else time.monotonic() + min(self._interval, _RETRY_SECONDS)
+
+    def _wait_for_due(self, not_before: float) -> list[HeldLease] | None:
+        """The leases whose turn it is, once there are any; None at the end. What is overdue meanwhile is lost."""
+        with self._changed:
+            while not self._stopping:
+                trusted = [held for held in self._held if held.remaining_seconds() > 0]
+                now = time.monotonic()
+                turns = {held: held.sent_at + self._interval for held in trusted}
+                next_at = max(not_before, min(turns.values(), default=now + _IDLE_SECONDS))
+                if turns and next_at <= now:
+                    # Those whose turn is near go with them, so that turns fall together and one call does for all.
+                    return [held for held, turn in turns.items() if turn <= now + self._interval / 2]
+                next_end = min((held.trusted_until for held in trusted), default=next_at)
+                self._changed.wait(timeout=max(0.0, min(next_at, next_end) - now))
+            return None
+
+    def _beat(self, stub: leases_pb2_grpc.LeaseServiceStub, batch: list[HeldLease]) -> bool:
+        sent_at = time.monotonic()
+        first_end = min(held.trusted_until for held in batch)
+        longest = min(self._lease_seconds / 2, _MOST_CALL_SECONDS, max(0.02, first_end - sent_at))
+        lease_ms = round(self._lease_seconds * 1000)
+        items = [leases_pb2.HeartbeatTaskRequest(lease=held.lease, lease_ms=lease_ms) for held in batch]
+        try:
+            response = stub.HeartbeatTasks(leases_pb2.HeartbeatTasksRequest(items=items), timeout=longest)
+        except grpc.RpcError as error:
+            self._failed(from_rpc_error(error))
+            return False
+        except ValueError:  # the channel was closed
+            return False
+        self._is_failing = False
+        self._take(batch, response.items, sent_at)
+        return True
+
+    def _take(self, batch: list[HeldLease], items: Iterable[leases_pb2.HeartbeatTasksResponse.Item], sent_at: float) -> None:
+        for held, item in zip(batch, items, strict=False):
+            if item.HasField("extended"):
+                self._metrics.heartbeat_gap_seconds.observe(sent_at - held.sent_at)
+                held.extend(sent_at=sent_at)
+                if item.extended.cancel_requested:
+                    held.stop(StopReason.CANCEL_REQUESTED)
+            elif not (held.is_ending or from_status(item.refused).is_transient):
+                held.stop(StopReason.LEASE_LOST)
+
+    def _failed(self, error: StoreError) -> None:
+        if self._stopping:
+            return
+        self._metrics.heartbeat_failures.inc()
+        if not self._is_failing:  # one line for each outage
+            self._log.warning("heartbeat failed, trying again", code=error.code.name, reason=error.reason)
+        self._is_failing = True

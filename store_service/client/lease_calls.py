@@ -1,0 +1,129 @@
+"""The calls that a worker makes under one lease: none is begun once the lease is lost."""
+
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+import grpc.aio
+from google.protobuf.message import Message
+from taskstore.v1 import leases_pb2, leases_pb2_grpc, types_pb2
+
+from store_service.client.calls import call
+from store_service.client.errors import LeaseLost, StoreError
+from store_service.client.held import HeldLease, StopReason
+from store_service.client.payloads import JSON, safe_text
+
+Request = TypeVar("Request", bound=Message)
+Response = TypeVar("Response")
+
+_PAGE_SIZE: Final = 256
+_PROGRESS_SECONDS: Final = 5.0
+_MOST_TEXT_BYTES: Final = 1024
+
+
+class LeaseCalls:
+    """LeaseService for one lease.
+
+    Each call is repeated after transient failures for as long as the lease is trusted, at most one lease long, as
+    every one of them may be repeated. Each raises LeaseLost when the lease is lost, and StoreError otherwise.
+    """
+
+    def __init__(self, stub: "leases_pb2_grpc.LeaseServiceAsyncStub", held: HeldLease) -> None:
+        self._stub = stub
+        self._held = held
+
+    async def load_input(self) -> types_pb2.Payload:
+        """The input that was left out for its size."""
+        response = await self._call(self._stub.LoadInput, leases_pb2.LoadInputRequest(lease=self._held.lease))
+        return response.input
+
+    async def load_checkpoints(self, count: int) -> list[types_pb2.Checkpoint]:
+        """All `count` checkpoints, oldest first."""
+        found: list[types_pb2.Checkpoint] = []
+        while len(found) < count:
+            page = await self._load_page(from_revision=len(found), page_size=_PAGE_SIZE)
+            if not page:
+                raise StoreError(f"the store has {len(found)} of the task's {count} checkpoints")
+            found.extend(page)
+        return found
+
+    async def append_checkpoint(self, *, revision: int, step: str, data: bytes) -> None:
+        """Saves what a step returned. A conflict with an earlier try of the same write is no error."""
+        payload = types_pb2.Payload(media_type=JSON, data=data)
+        request = leases_pb2.AppendCheckpointRequest(lease=self._held.lease, revision=revision, step=step, payload=payload)
+        try:
+            await self._call(self._stub.AppendCheckpoint, request)
+        except StoreError as error:
+            if error.reason != "REVISION_CONFLICT":
+                raise
+            page = await self._load_page(from_revision=revision, page_size=1)
+            mine = types_pb2.Checkpoint(revision=revision, step=step, payload=payload, token=self._held.lease.token)
+            if not page or not _is_same(page[0], mine):
+                raise self._lost("another worker saved this revision") from error
+
+    async def report_progress(self, value: float, total: float | None, message: str) -> None:
+        """Reports how far the work is. Tried for 5 s only."""
+        text = safe_text(message, most_bytes=_MOST_TEXT_BYTES)
+        request = leases_pb2.ReportProgressRequest(lease=self._held.lease, value=value, total=total, message=text)
+        await self._call(self._stub.ReportProgress, request, timeout_seconds=_PROGRESS_SECONDS)
+
+    async def complete_task(self, result: bytes) -> None:
+        """Ends the task with its result."""
+        payload = types_pb2.Payload(media_type=JSON, data=result)
+        await self._call(self._stub.CompleteTask, leases_pb2.CompleteTaskRequest(lease=self._held.lease, result=payload))
+
+    async def fail_task(self, *, code: int, message: str, data: bytes | None, retry: leases_pb2.RetryPolicy | None) -> bool:
+        """Ends the task with an error, or lets it rest; says whether it will be tried again."""
+        text = safe_text(message, most_bytes=_MOST_TEXT_BYTES)
+        error = types_pb2.TaskError(code=code, message=text if text.strip() else "the work failed")
+        if data is not None:
+            error.data.CopyFrom(types_pb2.Payload(media_type=JSON, data=data))
+        request = leases_pb2.FailTaskRequest(lease=self._held.lease, error=error, retry=retry)
+        response = await self._call(self._stub.FailTask, request)
+        return response.HasField("retry_at")
+
+    async def release_task(self, *, delay_ms: int) -> None:
+        """Gives the task back."""
+        await self._call(self._stub.ReleaseTask, leases_pb2.ReleaseTaskRequest(lease=self._held.lease, delay_ms=delay_ms))
+
+    async def confirm_cancel(self) -> None:
+        """Ends the task as its caller wished."""
+        await self._call(self._stub.ConfirmCancel, leases_pb2.ConfirmCancelRequest(lease=self._held.lease))
+
+    async def _load_page(self, *, from_revision: int, page_size: int) -> list[types_pb2.Checkpoint]:
+        request = leases_pb2.LoadCheckpointsRequest(lease=self._held.lease, from_revision=from_revision, page_size=page_size)
+        response = await self._call(self._stub.LoadCheckpoints, request)
+        return list(response.checkpoints)
+
+    async def _call(
+        self,
+        method: grpc.aio.UnaryUnaryMultiCallable[Request, Response],
+        request: Request,
+        *,
+        timeout_seconds: float | None = None,
+    ) -> Response:
+        held = self._held
+        if held.remaining_seconds() <= 0:
+            raise self._lost("the lease was lost before this call")
+        allowed: Callable[[], float] = held.remaining_seconds
+        try:
+            return await call(method, request, timeout_seconds=timeout_seconds or held.lease_seconds, allowed_seconds=allowed)
+        except LeaseLost:
+            held.stop(StopReason.LEASE_LOST)
+            raise
+        except StoreError as error:
+            if error.is_transient and held.remaining_seconds() <= 0:
+                raise self._lost("the lease ran out while the store could not be reached") from error
+            raise
+
+    def _lost(self, message: str) -> LeaseLost:
+        self._held.stop(StopReason.LEASE_LOST)
+        return LeaseLost(message, reason="LEASE_LOST")
+
+
+def _is_same(found: types_pb2.Checkpoint, mine: types_pb2.Checkpoint) -> bool:
+    return (found.revision, found.step, found.payload.data, found.token) == (
+        mine.revision,
+        mine.step,
+        mine.payload.data,
+        mine.token,
+    )

@@ -1,0 +1,154 @@
+"""How a worker asks for work."""
+
+import asyncio
+import random
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+from taskstore.v1 import leases_pb2, leases_pb2_grpc
+
+from store_service.client.calls import call, call_once
+from store_service.client.errors import StoreError
+from store_service.client.held import HeldLease, StopReason
+from store_service.client.lease_calls import LeaseCalls
+from store_service.client.metrics import WorkerMetrics
+
+_MOST_WAIT_SECONDS: Final = 20.0
+_ANSWER_SECONDS: Final = 5.0  # beyond the wait, before an answer counts as lost
+_FIRST_PAUSE_SECONDS: Final = 0.01
+_MOST_PAUSE_SECONDS: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """One task that this worker holds."""
+
+    leased: leases_pb2.LeasedTask
+    held: HeldLease
+
+
+class Leasing:
+    """Takes tasks. A request whose answer was lost is sent again under its id, so that what it took is not lost."""
+
+    def __init__(
+        self,
+        stub: "leases_pb2_grpc.LeaseServiceAsyncStub",
+        *,
+        worker_id: str,
+        workflows: Sequence[leases_pb2.WorkflowVersion],
+        tenants: Sequence[str],
+        lease_seconds: float,
+        metrics: WorkerMetrics,
+    ) -> None:
+        self._stub = stub
+        self._lease_seconds = lease_seconds
+        # A lease counts from before its request was sent, so no request waits for longer than a third of a lease.
+        self._wait_seconds = min(_MOST_WAIT_SECONDS, lease_seconds / 3)
+        self._template = leases_pb2.LeaseTasksRequest(
+            worker_id=worker_id,
+            workflows=workflows,
+            tenant_ids=tenants,
+            lease_ms=round(lease_seconds * 1000),
+            wait_ms=round(self._wait_seconds * 1000),
+        )
+        self._metrics = metrics
+        self._pause_seconds = 0.0
+        self._open: leases_pb2.LeaseTasksRequest | None = None
+        self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("tenure.worker")
+        self.problem: str | None = "no call for work was answered yet"
+        """Why no work comes, or None."""
+
+    async def take(self, limit: int) -> list[Taken]:
+        """Up to `limit` tasks, once the store has answered; none when none became ready in time."""
+        await asyncio.sleep(self._pause_seconds)
+        request = self._new_request(limit)
+        first_sent_at = time.monotonic()
+        is_repeated = False
+        while True:
+            sent_at = time.monotonic()
+            try:
+                response = await call_once(self._stub.LeaseTasks, request, timeout_seconds=self._wait_seconds + _ANSWER_SECONDS)
+                break
+            except StoreError as error:
+                self._failed(error)
+                await asyncio.sleep(max(self._grow_pause(), (error.retry_after_ms or 0) / 1000))
+                is_repeated = True
+                if not error.is_transient:  # it was looked at and refused: nothing was taken
+                    request, first_sent_at, is_repeated = self._new_request(limit), time.monotonic(), False
+        taken = [Taken(task, self._hold(task, first_sent_at)) for task in response.tasks]
+        # It is not known which of several requests took them; and an event loop that was blocked hears late.
+        is_old = time.monotonic() - first_sent_at > self._lease_seconds / 2
+        if taken and (is_repeated or is_old):
+            taken = await self._confirm(taken)
+        self._open = None
+        self._answered(taken, seconds=time.monotonic() - sent_at)
+        return taken
+
+    async def give_back(self) -> None:
+        """After `take` was cancelled: gives back at once what it may have taken without being told."""
+        if self._open is None:
+            return
+        request, self._open = self._open, None
+        request.wait_ms = 0
+        sent_at = time.monotonic()
+        try:
+            response = await call_once(self._stub.LeaseTasks, request, timeout_seconds=2)
+            for task in response.tasks:
+                await LeaseCalls(self._stub, self._hold(task, sent_at)).release_task(delay_ms=0)
+        except StoreError as error:
+            self._log.info("tasks may be left until their lease expires", code=error.code.name, reason=error.reason)
+
+    def _new_request(self, limit: int) -> leases_pb2.LeaseTasksRequest:
+        request = leases_pb2.LeaseTasksRequest(request_id=uuid.uuid4().hex, limit=limit)
+        request.MergeFrom(self._template)
+        self._open = request
+        return request
+
+    def _hold(self, task: leases_pb2.LeasedTask, sent_at: float) -> HeldLease:
+        return HeldLease(task.lease, lease_seconds=self._lease_seconds, sent_at=sent_at)
+
+    async def _confirm(self, taken: list[Taken]) -> list[Taken]:
+        """Those that are still held, by the word of the store."""
+        lease_ms = self._template.lease_ms
+        items = [leases_pb2.HeartbeatTaskRequest(lease=each.held.lease, lease_ms=lease_ms) for each in taken]
+        sent_at = time.monotonic()
+        try:
+            response = await call(
+                self._stub.HeartbeatTasks,
+                leases_pb2.HeartbeatTasksRequest(items=items),
+                timeout_seconds=self._lease_seconds / 2,
+            )
+        except StoreError as error:
+            self._failed(error)
+            return []
+        for each, item in zip(taken, response.items, strict=False):
+            if item.HasField("extended"):
+                each.held.extend(sent_at=sent_at)
+            else:
+                each.held.stop(StopReason.LEASE_LOST)
+        return [each for each in taken if each.held.remaining_seconds() > 0]
+
+    def _answered(self, taken: list[Taken], *, seconds: float) -> None:
+        if self.problem is not None:
+            self._log.info("the store answers")
+        self.problem = None
+        self._metrics.lease_calls.labels("work" if taken else "idle").inc()
+        if taken or seconds > self._wait_seconds / 2:
+            self._pause_seconds = 0.0
+        else:
+            self._grow_pause()  # nothing, and the store did not wait: do not ask in a loop
+
+    def _failed(self, error: StoreError) -> None:
+        if self.problem is None or self._pause_seconds == 0:
+            self._log.warning("no work can be taken", code=error.code.name, reason=error.reason, detail=error.message)
+        self.problem = f"the store does not give work: {error.reason or error.code.name}"
+        self._metrics.lease_calls.labels("error").inc()
+
+    def _grow_pause(self) -> float:
+        longest = min(_MOST_PAUSE_SECONDS, max(_FIRST_PAUSE_SECONDS, self._pause_seconds * 2))
+        self._pause_seconds = longest
+        return longest * random.uniform(0.5, 1.0)  # noqa: S311 (spreads workers out; nothing secret)

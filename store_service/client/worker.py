@@ -1,0 +1,261 @@
+"""The worker: leases tasks and runs the functions registered for them."""
+
+import asyncio
+import logging
+import os
+import re
+import signal
+import socket
+import threading
+import uuid
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+import grpc.aio
+import structlog
+from prometheus_client import CollectorRegistry
+from taskstore.v1 import leases_pb2_grpc
+
+from store_service.client.channel import open_channel
+from store_service.client.heartbeats import Heartbeats
+from store_service.client.held import StopReason
+from store_service.client.leasing import Leasing, Taken
+from store_service.client.metrics import WorkerMetrics
+from store_service.client.results import OutputSchemas
+from store_service.client.runner import Run
+from store_service.client.workflows import RetryPolicy, Workflow, Workflows
+from store_service.telemetry import AdminServer, configure_logs
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_MOST_CONCURRENCY: Final = 500  # as many as one call takes, and one batch of heartbeats
+_STOP_SECONDS: Final = 5.0  # what all runs have to stop and be given back in, once the drain is over
+_WORKER_ID: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+
+
+class Worker:
+    """Runs tasks of a store: `worker.run()` for a process, `async with worker:` within another.
+
+    - `store`: the address, `host:port`.
+    - `tenants`: only work of these tenants; none means of all that this worker may serve.
+    - `concurrency`: how many tasks run at once, 1 to 500; never more are leased.
+    - `lease_seconds`: how long the store waits for this process before it gives its tasks to another, 1 to 900.
+    - `worker_id`: unique to this start of the process; made up when absent.
+    - `drain_seconds`: how long running tasks may go on after SIGTERM, before they are given back.
+    - `admin_port`: answers `/livez`, `/readyz` and `/metrics` there; 0 takes a free port.
+    - `registry`: where its figures go; one of its own when absent.
+    """
+
+    def __init__(
+        self,
+        store: str = "127.0.0.1:7233",
+        *,
+        tenants: Sequence[str] = (),
+        concurrency: int = 16,
+        lease_seconds: float = 30.0,
+        worker_id: str | None = None,
+        drain_seconds: float = 20.0,
+        admin_host: str = "127.0.0.1",
+        admin_port: int | None = None,
+        registry: CollectorRegistry | None = None,
+    ) -> None:
+        if not 1 <= concurrency <= _MOST_CONCURRENCY:
+            raise ValueError(f"concurrency must be 1 to {_MOST_CONCURRENCY}")
+        if not 1 <= lease_seconds <= 900:
+            raise ValueError("lease_seconds must be 1 to 900")
+        self.worker_id = _new_worker_id() if worker_id is None else worker_id
+        if not _WORKER_ID.fullmatch(self.worker_id):
+            raise ValueError("worker_id must be 1 to 128 of A-Z a-z 0-9 _ - .")
+        self.registry = registry or CollectorRegistry()
+        self._store = store
+        self._tenants = tuple(tenants)
+        self._concurrency = concurrency
+        self._lease_seconds = lease_seconds
+        self._drain_seconds = drain_seconds
+        self._admin = (
+            AdminServer(host=admin_host, port=admin_port, registry=self.registry, ready=self._why_not_ready)
+            if admin_port is not None
+            else None
+        )
+        self._workflows = Workflows()
+        self._metrics = WorkerMetrics(self.registry)
+        self._metrics.slots.set(concurrency)
+        self._schemas = OutputSchemas()
+        self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("tenure.worker")
+        self._running: dict[asyncio.Task[None], Run] = {}
+        self._slot_freed = asyncio.Event()
+        self._stop_wished = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._leasing: Leasing | None = None
+
+    def workflow(self, name: str, *, version: int = 1, retry: RetryPolicy | None = None) -> Callable[[Function], Function]:
+        """Registers the function below it for tasks of exactly this workflow and version.
+
+        It is called with a Context and the task's input. An async function runs in the event loop; a sync one in a
+        thread, with a SyncContext. What it returns is the task's result; what it raises is tried again by `retry`,
+        except ToolError and ProtocolError, which say how the task ends.
+        """
+
+        def register(function: Function) -> Function:
+            self._workflows.add(Workflow(name=name, version=version, retry=retry or RetryPolicy(), function=function))
+            return function
+
+        return register
+
+    @property
+    def admin_port(self) -> int | None:
+        """The port of probes and metrics."""
+        return self._admin.port if self._admin is not None else None
+
+    def run(self) -> None:
+        """Works until SIGTERM or SIGINT, then drains and returns. A second signal gives all tasks back at once."""
+        if not structlog.is_configured():
+            configure_logs()
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(self._serve_until_signal())
+            # Closing the loop waits for user code that does not stop. Its tasks were given back: it is left behind.
+            last_resort = threading.Timer(_STOP_SECONDS, self._end_process)
+            last_resort.daemon = True
+            last_resort.start()
+        last_resort.cancel()
+
+    async def serve(self) -> None:
+        """Works until `stop` is called, then drains and returns."""
+        async with self:
+            await self._stop_wished.wait()
+
+    def stop(self) -> None:
+        """Takes no more work and lets what runs finish. Called again, it gives all tasks back at once."""
+        if self._stop_wished.is_set():
+            self._hurry.set()
+        self._stop_wished.set()
+
+    async def __aenter__(self) -> Self:
+        workflows = self._workflows.to_messages()
+        if not workflows:
+            raise ValueError("no workflow is registered; use @worker.workflow(name)")
+        self._channel: grpc.aio.Channel = open_channel(self._store)
+        self._stub = leases_pb2_grpc.LeaseServiceStub(self._channel)
+        self._heartbeats = Heartbeats(address=self._store, lease_seconds=self._lease_seconds, metrics=self._metrics)
+        self._leasing = Leasing(
+            self._stub,
+            worker_id=self.worker_id,
+            workflows=workflows,
+            tenants=self._tenants,
+            lease_seconds=self._lease_seconds,
+            metrics=self._metrics,
+        )
+        self._heartbeats.start()
+        if self._admin is not None:
+            self._admin.start()
+        self._taking = asyncio.create_task(self._take_work(self._leasing))
+        self._log.info("worker started", worker_id=self.worker_id, store=self._store, workflows=len(workflows))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self._drain()
+        finally:
+            await asyncio.to_thread(self._heartbeats.stop)
+            await self._channel.close()
+            if self._admin is not None:
+                await asyncio.to_thread(self._admin.stop)
+            self._log.info("worker ended", worker_id=self.worker_id)
+
+    async def _serve_until_signal(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.stop)
+        await self.serve()
+
+    async def _take_work(self, leasing: Leasing) -> None:
+        while True:
+            while (free := self._concurrency - len(self._running)) <= 0:
+                self._slot_freed.clear()
+                await self._slot_freed.wait()
+            for taken in await leasing.take(free):
+                self._begin(taken)
+
+    def _begin(self, taken: Taken) -> None:
+        contract = taken.leased.contract
+        workflow = self._workflows.find(contract.workflow, contract.workflow_version)
+        if workflow is None:
+            self._log.error("the store gave a task that was not asked for", workflow=contract.workflow)
+            return
+        run = Run(
+            taken.leased,
+            taken.held,
+            workflow=workflow,
+            stub=self._stub,
+            schemas=self._schemas,
+            metrics=self._metrics,
+        )
+        self._heartbeats.add(taken.held)
+        self._metrics.running.inc()
+        self._running[asyncio.create_task(self._finish(run))] = run
+
+    async def _finish(self, run: Run) -> None:
+        try:
+            await run.finish()
+        except Exception:  # noqa: BLE001 (one run's failure is not the worker's)
+            # A defect of this library: the lease expires, and the task runs again.
+            self._log.exception("a run ended unexpectedly", task_id=run.held.lease.task_id)
+        finally:
+            self._heartbeats.remove(run.held)
+            self._metrics.running.dec()
+            task = asyncio.current_task()
+            assert task is not None
+            self._running.pop(task, None)
+            self._slot_freed.set()
+
+    async def _drain(self) -> None:
+        """Takes no more, waits for what runs, then gives back what is left."""
+        self._stop_wished.set()
+        self._taking.cancel()
+        await asyncio.wait({self._taking})
+        if self._leasing is not None:
+            await self._leasing.give_back()
+        if self._running:
+            self._log.info("draining", runs=len(self._running), seconds=self._drain_seconds)
+            await self._wait_for_runs()
+        for run in self._running.values():
+            run.held.stop(StopReason.DRAINING)
+        if self._running:
+            await asyncio.wait(set(self._running), timeout=_STOP_SECONDS)
+
+    async def _wait_for_runs(self) -> None:
+        hurry = asyncio.create_task(self._hurry.wait())
+        runs = asyncio.create_task(asyncio.wait(set(self._running)))
+        await asyncio.wait([hurry, runs], timeout=self._drain_seconds, return_when=asyncio.FIRST_COMPLETED)
+        runs.cancel()
+        hurry.cancel()
+
+    def _end_process(self) -> None:
+        self._log.warning("ending with code that did not stop")
+        logging.shutdown()
+        os._exit(0)
+
+    def _why_not_ready(self) -> str | None:
+        if self._stop_wished.is_set():
+            return "the worker is shutting down"
+        if self._leasing is None:
+            return "the worker has not started"
+        return self._leasing.problem
+
+
+def _new_worker_id() -> str:
+    host = re.sub(r"[^A-Za-z0-9_.-]", "-", socket.gethostname())[:80]
+    return f"{host}-{os.getpid()}-{uuid.uuid4().hex[:12]}"
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """The faster event loop where it is installed."""
+    try:
+        import uvloop  # noqa: PLC0415 (optional)
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory

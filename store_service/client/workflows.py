@@ -1,0 +1,82 @@
+"""The definitions that a worker can run."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from taskstore.v1 import leases_pb2
+
+MOST_WORKFLOWS: Final = 500
+_MOST_NAME_BYTES: Final = 256
+_DAY_SECONDS: Final = 86_400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    """When work that raised is tried again.
+
+    The wait is random, between 0 and `initial_backoff_seconds` times two to the number of earlier retries, at most
+    `max_backoff_seconds`. `max_attempts` counts the first time too; 1 means that it is not tried again.
+    """
+
+    max_attempts: int = 3
+    initial_backoff_seconds: float = 1.0
+    max_backoff_seconds: float = 60.0
+
+    def __post_init__(self) -> None:
+        if self.max_attempts < 1:
+            raise ValueError("max_attempts must be at least 1")
+        if not 0.001 <= self.initial_backoff_seconds <= self.max_backoff_seconds <= _DAY_SECONDS:
+            raise ValueError("backoffs must be at least 1 ms, at most a day, and the first no longer than the longest")
+
+    def to_message(self) -> leases_pb2.RetryPolicy:
+        """The policy as the store takes it."""
+        return leases_pb2.RetryPolicy(
+            max_attempts=self.max_attempts,
+            initial_backoff_ms=round(self.initial_backoff_seconds * 1000),
+            max_backoff_ms=round(self.max_backoff_seconds * 1000),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workflow:
+    """One definition: a name, a version, and the function that runs it."""
+
+    name: str
+    version: int
+    retry: RetryPolicy
+    function: Callable[..., Any]
+
+    @property
+    def is_async(self) -> bool:
+        """Whether the function runs in the event loop; otherwise it runs in a thread."""
+        return inspect.iscoroutinefunction(self.function)
+
+
+class Workflows:
+    """What one worker can run, found by exact name and version."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, int], Workflow] = {}
+
+    def add(self, workflow: Workflow) -> None:
+        """Takes one definition. Raises ValueError when its name or version breaks a rule, or is taken."""
+        name, version = workflow.name, workflow.version
+        if not name.strip() or "\0" in name or len(name.encode()) > _MOST_NAME_BYTES:
+            raise ValueError(f"the name of a workflow must be 1 to {_MOST_NAME_BYTES} bytes and not blank: {name!r}")
+        if not 1 <= version < 2**31:
+            raise ValueError(f"the version of workflow {name!r} must be at least 1")
+        if (name, version) in self._found:
+            raise ValueError(f"workflow {name!r} version {version} is registered already")
+        if len(self._found) >= MOST_WORKFLOWS:
+            raise ValueError(f"a worker runs at most {MOST_WORKFLOWS} workflow versions")
+        self._found[name, version] = workflow
+
+    def find(self, name: str, version: int) -> Workflow | None:
+        """The definition, or None."""
+        return self._found.get((name, version))
+
+    def to_messages(self) -> list[leases_pb2.WorkflowVersion]:
+        """All of them, as the store takes them."""
+        return [leases_pb2.WorkflowVersion(workflow=name, version=version) for name, version in self._found]

@@ -1,0 +1,40 @@
+"""A worker process for tests, whose code does not stop when asked: `python -m tests.client.stubborn_worker STORE`."""
+
+import asyncio
+import sys
+import threading
+from typing import Any
+
+from store_service.client import Context, SyncContext, Worker
+
+
+def stubborn(ctx: SyncContext, args: dict[str, Any]) -> None:
+    """Never returns."""
+    secret = "hunter2"
+    ctx.progress(1)
+    while secret:
+        pass
+
+
+async def stubborn_async(ctx: Context, args: dict[str, Any]) -> None:
+    """Never returns, and does not let itself be cancelled."""
+    await ctx.progress(1)
+    while True:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            continue
+
+
+async def stubborn_pool(ctx: Context, args: dict[str, Any]) -> None:
+    """Waits for a thread of the event loop's own pool, which never returns."""
+    await ctx.progress(1)
+    await asyncio.to_thread(threading.Event().wait)
+
+
+if __name__ == "__main__":
+    worker = Worker(sys.argv[1], drain_seconds=600, lease_seconds=5)
+    worker.workflow("sync")(stubborn)
+    worker.workflow("async")(stubborn_async)
+    worker.workflow("pool")(stubborn_pool)
+    worker.run()

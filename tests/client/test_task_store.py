@@ -1,0 +1,134 @@
+"""The client of TaskService: deadlines, tries under the same id, refusals as StoreError, watches that come back."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing
+
+import grpc
+import pytest
+from google.protobuf import any_pb2, duration_pb2
+from google.rpc import error_details_pb2
+from taskstore.v1 import tasks_pb2, types_pb2
+
+from store_service.client import LeaseLost, StoreError, TaskStore
+from store_service.client.errors import from_status
+from tests.client.fake_store import refusal
+from tests.client.fake_tasks import SILENCE, FakeTasks, snapshot
+
+ENDED = types_pb2.TASK_STATE_COMPLETED
+
+
+@pytest.fixture
+def scripted() -> Iterator[FakeTasks]:
+    with FakeTasks().serve() as serving:
+        yield serving
+
+
+@pytest.fixture
+async def client(scripted: FakeTasks) -> AsyncIterator[TaskStore]:
+    async with TaskStore.connect(scripted.address) as connected:
+        yield connected
+
+
+async def test_a_creation_is_repeated_with_the_same_request_until_it_is_answered(
+    scripted: FakeTasks, client: TaskStore
+) -> None:
+    created = tasks_pb2.CreateTaskResponse(task=types_pb2.Task(task_id="t1"), replayed=True)
+    scripted.answers["CreateTask"].extend(["STORAGE_UNAVAILABLE", "OUTCOME_UNKNOWN", "broken", created])
+    request = tasks_pb2.CreateTaskRequest(tenant_id="acme", request_id="r1")
+    assert await client.create_task(request) == created
+    assert scripted.calls == [request] * 4
+
+
+async def test_a_lost_answer_leaves_time_for_another_try(scripted: FakeTasks, client: TaskStore) -> None:
+    scripted.answers["GetTask"].extend([SILENCE, tasks_pb2.GetTaskResponse(task=types_pb2.Task(task_id="t1"))])
+    task = await client.get_task(tasks_pb2.GetTaskRequest(task_id="t1"), timeout_seconds=2)
+    assert task.task_id == "t1"
+
+
+async def test_a_call_ends_at_its_deadline(scripted: FakeTasks, client: TaskStore) -> None:
+    scripted.answers["CancelTask"].extend([SILENCE] * 8)
+    started = time.monotonic()
+    with pytest.raises(StoreError) as raised:
+        await client.cancel_task(tasks_pb2.CancelTaskRequest(), timeout_seconds=0.6)
+    assert raised.value.code is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert time.monotonic() - started < 2
+
+
+async def test_a_refusal_is_raised_at_once_with_its_reason(scripted: FakeTasks, client: TaskStore) -> None:
+    scripted.answers["GetTask"].append("TASK_NOT_FOUND")
+    with pytest.raises(StoreError) as raised:
+        await client.get_task(tasks_pb2.GetTaskRequest(task_id="t1"))
+    error = raised.value
+    assert (error.reason, error.code, error.message) == ("TASK_NOT_FOUND", grpc.StatusCode.NOT_FOUND, "refused: TASK_NOT_FOUND")
+    assert len(scripted.calls) == 1
+
+
+async def test_a_store_that_is_not_there_is_a_store_error() -> None:
+    async with TaskStore.connect("127.0.0.1:1") as client:
+        with pytest.raises(StoreError) as raised:
+            await client.attach_task(tasks_pb2.AttachTaskRequest(), timeout_seconds=0.5)
+    assert (raised.value.reason, raised.value.code) == ("", grpc.StatusCode.UNAVAILABLE)
+
+
+async def test_a_message_over_the_limit_is_not_tried_again(scripted: FakeTasks, client: TaskStore) -> None:
+    big = types_pb2.Task(result=types_pb2.Payload(data=b"x" * (6 * 2**20 + 1)))
+    scripted.answers["GetTask"].append(tasks_pb2.GetTaskResponse(task=big))
+    with pytest.raises(StoreError) as raised:
+        await client.get_task(tasks_pb2.GetTaskRequest())
+    assert raised.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert len(scripted.calls) == 1
+
+
+async def test_a_result_of_4_mib_with_its_input_passes(scripted: FakeTasks, client: TaskStore) -> None:
+    most, result = types_pb2.Payload(data=b"x" * 2**20), types_pb2.Payload(data=b"x" * 2**22)
+    scripted.answers["GetTask"].append(tasks_pb2.GetTaskResponse(task=types_pb2.Task(input=most, result=result)))
+    assert len((await client.get_task(tasks_pb2.GetTaskRequest())).result.data) == 2**22
+
+
+async def test_a_watch_goes_on_after_the_store_was_away_and_ends_with_the_last_task(
+    scripted: FakeTasks, client: TaskStore
+) -> None:
+    gone = tasks_pb2.WatchTasksResponse(task_id="c", refused=refusal("TASK_NOT_FOUND"))
+    scripted.answers["WatchTasks"].extend(
+        [
+            [snapshot("a", change=1), snapshot("b", change=1), gone, snapshot("b", change=2, state=ENDED), "broken"],
+            ["STORAGE_UNAVAILABLE"],
+            [],
+            [snapshot("a", change=1), snapshot("a", change=3), snapshot("a", change=4, state=ENDED), SILENCE],
+        ]
+    )
+    request = tasks_pb2.WatchTasksRequest(tenant_id="acme", task_ids=["a", "b", "c"], view=types_pb2.TASK_VIEW_OUTCOME)
+
+    async def read() -> list[tuple[str, int]]:
+        return [(answer.task_id, answer.task.change) async for answer in client.watch_tasks(request)]
+
+    seen = await asyncio.wait_for(read(), 10)
+    assert seen == [("a", 1), ("b", 1), ("c", 0), ("b", 2), ("a", 3), ("a", 4)]
+    assert [list(call.task_ids) for call in scripted.calls] == [["a", "b", "c"], ["a"], ["a"], ["a"]]
+    assert {call.view for call in scripted.calls} == {types_pb2.TASK_VIEW_OUTCOME}
+
+
+async def test_a_watch_that_is_refused_raises(scripted: FakeTasks, client: TaskStore) -> None:
+    scripted.answers["WatchTasks"].append(["INVALID_INPUT"])
+    with pytest.raises(StoreError, match="INVALID_INPUT"):
+        await anext(aiter(client.watch_tasks(tasks_pb2.WatchTasksRequest(task_ids=["a"]))))
+
+
+async def test_a_watch_that_is_closed_ends_its_call(scripted: FakeTasks, client: TaskStore) -> None:
+    scripted.answers["WatchTasks"].append([snapshot("a", change=1), SILENCE])
+    async with aclosing(client.watch_tasks(tasks_pb2.WatchTasksRequest(task_ids=["a"]))) as watch:
+        assert (await anext(watch)).task.change == 1
+    assert len(scripted.calls) == 1
+
+
+def test_a_status_is_read_with_its_reason_and_its_hint() -> None:
+    status = refusal("STORAGE_UNAVAILABLE")
+    hint = any_pb2.Any()
+    hint.Pack(error_details_pb2.RetryInfo(retry_delay=duration_pb2.Duration(seconds=1, nanos=500_000_000)))
+    status.details.append(hint)
+    error = from_status(status)
+    assert (error.reason, error.retry_after_ms, error.is_transient) == ("STORAGE_UNAVAILABLE", 1500, True)
+    assert isinstance(from_status(refusal("LEASE_LOST")), LeaseLost)
+    assert not from_status(refusal("LEASE_LOST")).is_transient
