@@ -1,0 +1,1 @@
+"""Floor 2: who calls, which tools that means, and how often."""

@@ -1,0 +1,207 @@
+"""The route file: read, checked as a whole, and every fault told at once with its line.
+
+Source: contract, sections 4 and 10.21. The shape is in `routes.schema.json` beside this file.
+"""
+
+import re
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path as FilePath
+from typing import Any, Final
+
+import msgspec
+from jsonschema_rs import Draft202012Validator, ValidationError, ValidationErrorKind
+
+from mcp_bridge.access.routes import Arguments, Route, Routes, TaskMode
+from mcp_bridge.access.tool_schemas import compile_arguments, compile_schema
+from mcp_bridge.access.yaml_lines import Document, Path, Problem, read_yaml
+
+FILE_BYTES: Final = 16 * 1024 * 1024
+
+_DURATION = re.compile(r"([0-9]{1,9})(ms|s|m|h|d)")
+_UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DAY_MS: Final = 86_400_000
+_BOUNDS: Final[Mapping[str, tuple[int, int, str]]] = {
+    "ttl": (1_000, 3_650 * _DAY_MS, "1s to 3650d"),
+    "poll_interval": (10, 3_600_000, "10ms to 1h"),
+    "inline_wait": (0, 2_000, "0s to 2s"),
+    "call_timeout": (1, _DAY_MS, "1ms to 1d"),
+    "disconnect_grace": (0, 3_600_000, "0s to 1h"),
+    "execution_deadline": (1, 365 * _DAY_MS, "1ms to 365d"),
+}
+_DEFAULTS: Final[Mapping[str, str]] = {
+    "ttl": "1h",
+    "poll_interval": "1s",
+    "inline_wait": "0s",
+    "call_timeout": "60s",
+    "disconnect_grace": "10s",
+    "execution_deadline": "",
+}
+_SHOWN: Final[Mapping[str, str]] = {
+    "name": "name",
+    "title": "title",
+    "description": "description",
+    "input_schema": "inputSchema",
+    "output_schema": "outputSchema",
+    "annotations": "annotations",
+}
+
+
+class RouteFileError(Exception):
+    """The route file cannot be used. `problems` has everything that is wrong with it, in the order of its lines."""
+
+    def __init__(self, path: str, problems: list[Problem]) -> None:
+        self.problems = sorted(set(problems), key=lambda one: (one.line, str(one.path), one.reason))
+        super().__init__("\n".join(f"{path}:{one.line}: {_place(one.path)}{one.reason}" for one in self.problems))
+
+
+def load_routes(path: str) -> Routes:
+    """The routes in a file. Raises RouteFileError, or OSError when there is no such file."""
+    with FilePath(path).open("rb") as file:
+        data = file.read(FILE_BYTES + 1)
+    if len(data) > FILE_BYTES:
+        raise RouteFileError(path, [Problem(1, (), f"the file is larger than {FILE_BYTES} bytes")])
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise RouteFileError(path, [Problem(line, (), "the file must be UTF-8")]) from None
+    document = read_yaml(text)
+    routes = _Check(document).routes()
+    if document.problems:
+        raise RouteFileError(path, document.problems)
+    return routes
+
+
+def routes_schema() -> dict[str, Any]:
+    """The JSON Schema of route files."""
+    text = files("mcp_bridge.access").joinpath("routes.schema.json").read_bytes()
+    return msgspec.json.decode(text, type=dict[str, Any])
+
+
+class _Check:
+    """One pass over a document. Faults go to the document's problems; the routes are made only if there are none."""
+
+    def __init__(self, document: Document) -> None:
+        self._document = document
+        self._schema = routes_schema()
+
+    def routes(self) -> Routes:
+        if self._document.value is None and self._document.problems:
+            return Routes({})
+        self._check_shape()
+        takes: dict[Path, Arguments] = {}
+        for tenant, content in _mapping(_mapping(self._document.value).get("tenants")).items():
+            names: set[str] = set()
+            for index, tool in enumerate(_list(_mapping(content).get("tools"))):
+                path: Path = ("tenants", tenant, "tools", index)
+                self._check_tool(_mapping(tool), path, names)
+                if arguments := self._check_schemas(_mapping(tool), path):
+                    takes[path] = arguments
+        if self._document.problems:
+            return Routes({})
+        return Routes(
+            {
+                tenant: {
+                    tool["name"]: _route(tool, takes["tenants", tenant, "tools", index])
+                    for index, tool in enumerate(content["tools"])
+                }
+                for tenant, content in self._document.value["tenants"].items()
+            }
+        )
+
+    def _check_shape(self) -> None:
+        for error in Draft202012Validator(self._schema).iter_errors(self._document.value):
+            path = tuple(error.instance_path)
+            match error.kind:
+                case ValidationErrorKind.AdditionalProperties(unexpected=names):
+                    for name in names:
+                        self._problem((*path, name), "is not a key that is known here")
+                case ValidationErrorKind.Required(property=name):
+                    self._problem((*path, name), "is missing")
+                case ValidationErrorKind.PropertyNames(error=inner):
+                    self._problem((*path, str(inner.instance)), self._rule(error))
+                case _:
+                    self._problem(path, self._rule(error))
+
+    def _rule(self, error: ValidationError) -> str:
+        """What the schema says in words about the value that broke it."""
+        node: Any = self._schema
+        for step in error.schema_path[:-1]:
+            node = node[step]
+        return str(node.get("description", error.message[:200]))
+
+    def _check_tool(self, tool: Mapping[str, Any], path: Path, names: set[str]) -> None:
+        name = tool.get("name")
+        if isinstance(name, str):
+            if name in names:
+                self._problem((*path, "name"), f"the tool {name} is there twice")
+            names.add(name)
+        for key, (least, most, words) in _BOUNDS.items():
+            value = _ms(tool.get(key))
+            if value is not None and not least <= value <= most:
+                self._problem((*path, key), f"must be {words}")
+        if _ms(tool.get("inline_wait")) and tool.get("task") != "optional":
+            self._problem((*path, "inline_wait"), "works only with `task: optional`")
+
+    def _check_schemas(self, tool: Mapping[str, Any], path: Path) -> Arguments | None:
+        output, taken = tool.get("output_schema"), tool.get("input_schema")
+        if isinstance(output, dict):
+            compile_schema(output, lambda at, why: self._problem((*path, "output_schema", *at), why))
+        if not isinstance(taken, dict):
+            return None
+        return compile_arguments(taken, lambda at, why: self._problem((*path, "input_schema", *at), why))
+
+    def _problem(self, path: Path, reason: str) -> None:
+        self._document.problems.append(Problem(self._document.line(path), path, reason))
+
+
+def _place(path: Path) -> str:
+    """A path as it is told to people, within its tenant: `tools[0].workflow: `."""
+    shown = path[2:] if path[:1] == ("tenants",) and len(path) > 2 else path
+    text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in shown)
+    return f"{text.removeprefix('.')}: " if text else ""
+
+
+def _route(tool: Mapping[str, Any], arguments: Arguments) -> Route:
+    """A route of a tool that was found right."""
+    durations = {key: _ms(tool.get(key, default)) or 0 for key, default in _DEFAULTS.items()}
+    output = tool.get("output_schema")
+    return Route(
+        tool=tool["name"],
+        description=_describe(tool),
+        workflow=tool["workflow"],
+        workflow_version=tool.get("workflow_version", 1),
+        task=TaskMode(tool["task"]),
+        arguments=arguments,
+        output_schema=b"" if output is None else msgspec.json.encode(output),
+        requires=tuple(tool.get("requires", ())),
+        priority=tool.get("priority", 0),
+        ttl_ms=durations["ttl"],
+        poll_interval_ms=durations["poll_interval"],
+        inline_wait_ms=durations["inline_wait"],
+        call_timeout_ms=durations["call_timeout"],
+        disconnect_grace_ms=durations["disconnect_grace"],
+        continues_on_disconnect=tool.get("on_disconnect") == "continue",
+        execution_deadline_ms=durations["execution_deadline"],
+    )
+
+
+def _describe(tool: Mapping[str, Any]) -> bytes:
+    """The tool as `tools/list` shows it, the schemas as they were written."""
+    shown = {name: tool[key] for key, name in _SHOWN.items() if key in tool}
+    return msgspec.json.encode(shown)
+
+
+def _ms(text: object) -> int | None:
+    """A duration in milliseconds; None for what is none."""
+    match = _DURATION.fullmatch(text) if isinstance(text, str) else None
+    return int(match[1]) * _UNIT_MS[match[2]] if match else None
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []

@@ -1,0 +1,150 @@
+"""The wiring of the bridge: what it is made of, how it starts, and how it stops."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Final
+
+import structlog
+from aiohttp import web
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+from taskstore.v1 import tasks_pb2
+
+from mcp_bridge.access.callers import development_access
+from mcp_bridge.access.hosts import Guard, is_loopback
+from mcp_bridge.access.polls import Polls
+from mcp_bridge.access.routes import Routes
+from mcp_bridge.access.routes_file import load_routes
+from mcp_bridge.config import Config, ConfigError
+from mcp_bridge.http import Endpoint, Server
+from mcp_bridge.methods.held import HeldCalls
+from mcp_bridge.methods.table import METHODS, make_methods
+from mcp_bridge.metrics import Metrics
+from mcp_bridge.wire.results import Results
+from store_service.client import StoreError, TaskStore
+from store_service.telemetry import AdminServer
+
+NAME: Final = "tenure"
+ASK_STORE_SECONDS: Final = 2.0
+"""How often the store is asked whether it is there, and how long it may take to answer."""
+FAREWELL_SECONDS: Final = 2.0
+"""How long calls may take that were told, at the end of the drain, that the bridge stops."""
+BACKLOG: Final = 1024
+
+
+@dataclass(slots=True)
+class _Parts:
+    """What a bridge is made of, once it is put together."""
+
+    store: TaskStore
+    held: HeldCalls
+    endpoint: Endpoint
+    runner: web.ServerRunner
+    site: web.TCPSite
+    asking: asyncio.Task[None]
+
+
+class Bridge:
+    """One running bridge: `start`, then `port`, then `stop`."""
+
+    def __init__(self, config: Config, *, connect: Callable[[str], TaskStore] = TaskStore.connect) -> None:
+        self._config = config
+        self._connect = connect
+        self._registry = CollectorRegistry()
+        for collector in (ProcessCollector, PlatformCollector, GCCollector):
+            collector(registry=self._registry)
+        self._admin = AdminServer(
+            host=config.admin_host, port=config.admin_port, registry=self._registry, ready=self._why_not_ready
+        )
+        self._parts: _Parts | None = None
+        self._store_trouble: str | None = "the store was not reached yet"
+        self._is_draining = False
+
+    @property
+    def port(self) -> int:
+        """The port that MCP is served on."""
+        assert self._parts is not None, "the bridge is not started"
+        port: int = self._parts.runner.addresses[0][1]
+        return port
+
+    @property
+    def admin_port(self) -> int:
+        """The port of probes and metrics."""
+        return self._admin.port
+
+    async def start(self) -> None:
+        """Reads the routes, puts the parts together, and serves. It does not wait for the store.
+
+        Raises RouteFileError or ConfigError for a configuration that cannot be served, OSError when a port is taken.
+        """
+        config = self._config
+        routes = load_routes(config.routes)
+        if config.dev_tenant not in routes.tenants:
+            raise ConfigError(f"TENURE_BRIDGE_DEV_TENANT is {config.dev_tenant}, which {config.routes} has no tools for")
+        self._parts = parts = await self._put_together(routes)
+        await parts.site.start()
+        self._admin.start()
+        structlog.get_logger().info("bridge_started", port=self.port, admin_port=self.admin_port, mode="development")
+
+    async def stop(self) -> None:
+        """Drains: says that it is not ready, waits for load balancers, lets calls end, answers those that do not.
+
+        Of a bridge that does not run, it does nothing.
+        """
+        parts, self._parts = self._parts, None
+        if parts is None:
+            return
+        self._is_draining = True
+        await asyncio.sleep(self._config.drain_pause_seconds)
+        await parts.site.stop()
+        await parts.endpoint.drain(self._config.drain_seconds)
+        parts.held.drain()
+        await parts.endpoint.drain(FAREWELL_SECONDS)
+        await parts.runner.cleanup()
+        parts.asking.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await parts.asking
+        await parts.store.close()
+        self._admin.stop()
+        structlog.get_logger().info("bridge_stopped")
+
+    async def _put_together(self, routes: Routes) -> _Parts:
+        config = self._config
+        metrics = Metrics(self._registry, METHODS)
+        store = self._connect(config.store)
+        held = HeldCalls(store, metrics)
+        results = Results(name=NAME, version=version("tenure"))
+        methods = make_methods(store, routes, results, held=held, polls=Polls(time.monotonic))
+        guard = Guard(
+            loopback=is_loopback(config.host),
+            allowed_hosts=frozenset(host.lower() for host in config.allowed_hosts),
+            allowed_origins=frozenset(config.allowed_origins),
+        )
+        endpoint = Endpoint(
+            methods,
+            guard=guard,
+            authenticate=development_access(config.dev_tenant),
+            metrics=metrics,
+            strict_headers=config.strict_headers,
+        )
+        runner = web.ServerRunner(Server(endpoint, handler_cancellation=True), shutdown_timeout=FAREWELL_SECONDS)
+        await runner.setup()
+        site = web.TCPSite(runner, config.host, config.port, backlog=BACKLOG)
+        return _Parts(store, held, endpoint, runner, site, asyncio.create_task(self._ask_store(store)))
+
+    def _why_not_ready(self) -> str | None:
+        return "draining" if self._is_draining else self._store_trouble
+
+    async def _ask_store(self, store: TaskStore) -> None:
+        """Asks from time to time for a task that there is not. Any answer of the store's own, a refusal too, shows that
+        it is reached; whether its database is, is for its own readiness to say."""
+        request = tasks_pb2.GetTaskRequest(tenant_id=self._config.dev_tenant, task_id="00000000-0000-0000-0000-000000000000")
+        while True:
+            try:
+                await store.get_task(request, timeout_seconds=ASK_STORE_SECONDS)
+            except StoreError as error:
+                self._store_trouble = None if error.reason else "the store cannot be reached"
+            await asyncio.sleep(ASK_STORE_SECONDS)

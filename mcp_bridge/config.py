@@ -1,0 +1,118 @@
+"""The settings of the bridge. The only reader of its environment."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+from mcp_bridge.access.hosts import is_loopback
+
+_PREFIX: Final = "TENURE_BRIDGE_"
+
+
+class ConfigError(Exception):
+    """A setting is missing or wrong. The message names its variable."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """What a bridge is told. Each field is read from `TENURE_BRIDGE_` and its name in capitals; the log's two from
+    `TENURE_`."""
+
+    routes: str
+    """The route file."""
+    host: str = "127.0.0.1"
+    """The address that MCP is served on. In development mode, the only one there is so far, a loopback address."""
+    port: int = 8080
+    """The port that MCP is served on, under `/mcp`; 0 takes a free one."""
+    admin_host: str = "127.0.0.1"
+    """The address of probes and metrics."""
+    admin_port: int = 8081
+    """The port of `/livez`, `/readyz` and `/metrics`; 0 takes a free one."""
+    store: str = "127.0.0.1:7233"
+    """Where the store is: `host:port`, or `dns:///name:port` for many."""
+    allowed_origins: tuple[str, ...] = ()
+    """Origins that web pages may call from, besides loopback ones: exactly as browsers send them, with commas between."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Names by which the bridge may be called, besides loopback ones: `name` or `name:port`, with commas between."""
+    strict_headers: bool = False
+    """Whether `tasks/*` without `Mcp-Name` is refused, as the Tasks extension has it. Some deployed clients send none."""
+    dev_tenant: str = "dev"
+    """The tenant whose tools everybody may call in development mode."""
+    drain_seconds: float = 10.0
+    """How long calls under way may take after SIGTERM."""
+    drain_pause_seconds: float = 0.0
+    """How long to answer as usual after SIGTERM, while load balancers notice. On Kubernetes about 5."""
+    log_level: str = "info"
+    """debug, info, warning or error."""
+    log_format: str = "json"
+    """json or console."""
+
+
+def read_config(environment: Mapping[str, str]) -> Config:
+    """Reads the settings. Raises ConfigError for one that is missing or wrong, and for names that no setting has."""
+    values: dict[str, Any] = {}
+    names = {_variable(field.name): field for field in fields(Config)}
+    for variable, text in environment.items():
+        if variable in names:
+            values[names[variable].name] = _read(variable, text, names[variable].type)
+        elif variable.startswith(_PREFIX):
+            raise ConfigError(f"{variable} is no setting of the bridge; its settings are {', '.join(sorted(names))}")
+    if not values.get("routes"):
+        raise ConfigError("TENURE_BRIDGE_ROUTES is not set; it is the path of the route file")
+    config = Config(**values)
+    _check(config)
+    return config
+
+
+def read_log_settings(environment: Mapping[str, str]) -> tuple[str, str]:
+    """The log's level and form alone, for commands that need no other setting. Raises ConfigError."""
+    level, form = environment.get("TENURE_LOG_LEVEL", "info"), environment.get("TENURE_LOG_FORMAT", "json")
+    _check_log(level, form)
+    return level, form
+
+
+def _check(config: Config) -> None:
+    if not is_loopback(config.host):
+        raise ConfigError(
+            f"TENURE_BRIDGE_HOST is {config.host}, which others can reach, and the bridge is in development mode, in which "
+            "nobody is asked who they are; bind to 127.0.0.1, ::1 or localhost"
+        )
+    _check_log(config.log_level, config.log_format)
+    bounds: dict[str, tuple[float, float]] = {
+        "port": (0, 65_535), "admin_port": (0, 65_535), "drain_seconds": (0, 600), "drain_pause_seconds": (0, 600),
+    }  # fmt: skip
+    for name, (least, most) in bounds.items():
+        if not least <= getattr(config, name) <= most:
+            raise ConfigError(f"{_variable(name)} must be {least:g} to {most:g}")
+    for name in ("host", "admin_host", "store", "dev_tenant"):
+        if not getattr(config, name).strip():
+            raise ConfigError(f"{_variable(name)} must not be empty")
+    for origin in config.allowed_origins:
+        scheme, separator, authority = origin.partition("://")
+        if not (scheme and separator and authority) or "/" in authority or "*" in origin:
+            raise ConfigError(f"{_variable('allowed_origins')} has {origin!r}; an origin is like https://app.example:8443")
+
+
+def _check_log(level: str, form: str) -> None:
+    if level not in ("debug", "info", "warning", "error"):
+        raise ConfigError("TENURE_LOG_LEVEL must be debug, info, warning or error")
+    if form not in ("json", "console"):
+        raise ConfigError("TENURE_LOG_FORMAT must be json or console")
+
+
+def _variable(name: str) -> str:
+    return f"TENURE_{name.upper()}" if name.startswith("log_") else f"{_PREFIX}{name.upper()}"
+
+
+def _read(variable: str, text: str, kind: object) -> Any:
+    try:
+        if kind is bool:
+            return {"true": True, "1": True, "false": False, "0": False}[text.strip().lower()]
+        if kind in (int, float):
+            return kind(text.strip())
+    except (KeyError, ValueError):
+        wanted = {bool: "true or false", int: "a whole number", float: "a number"}[kind]  # type: ignore[index]
+        raise ConfigError(f"{variable} must be {wanted}") from None
+    if kind is str:
+        return text
+    return tuple(part.strip() for part in text.split(",") if part.strip())

@@ -1,0 +1,266 @@
+"""Floor 4: `POST /mcp`. From a request of HTTP to the answer of a method, the first failure winning.
+
+Source: contract, sections 1, 10.6 and 10.8; security checklist H1 to H4 and H18 to H21.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Final
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import structlog
+from aiohttp import web
+from aiohttp.web_exceptions import HTTPException
+from aiohttp.web_protocol import RequestPayloadError
+
+from mcp_bridge.access.callers import Authenticate, Caller
+from mcp_bridge.access.hosts import Guard
+from mcp_bridge.methods.calls import Call, Method
+from mcp_bridge.metrics import Metrics
+from mcp_bridge.translate import failure_from
+from mcp_bridge.wire.failures import UNAVAILABLE, Failure, internal_error, method_not_found, refused
+from mcp_bridge.wire.headers import EVENT_STREAM, JSON, Form, Headers, check_content, choose_form
+from mcp_bridge.wire.inbound import read_inbound
+from mcp_bridge.wire.jsonrpc import Notification, Request, read_message, result_answer
+from mcp_bridge.wire.sse import event
+from store_service.client import StoreError
+
+PATH: Final = "/mcp"
+BODY_BYTES: Final = 5 * 1024 * 1024 // 4
+BODY_SECONDS: Final = 30.0
+HEADERS_BYTES: Final = 16 * 1024
+TARGET_BYTES: Final = 2 * 1024
+
+_HEADERS: Final = {"Server": "tenure", "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+_STREAM_HEADERS: Final = {**_HEADERS, "X-Accel-Buffering": "no", "Content-Type": EVENT_STREAM}
+_JSON_HEADERS: Final = {**_HEADERS, "Content-Type": JSON}
+
+
+@dataclass(slots=True)
+class _Exchange:
+    """What is known of a call so far: for its answer, its log line and its figures."""
+
+    request_id: int | str | None = None
+    method: str = ""
+    form: Form = Form.JSON
+    caller: Caller | None = None
+    outcome: str = "DISCONNECTED"
+    status: int = 0
+    noted: dict[str, object] = field(default_factory=dict)
+
+
+class Endpoint:
+    """Answers every HTTP request of the bridge's port."""
+
+    def __init__(
+        self,
+        methods: Mapping[str, Method],
+        *,
+        guard: Guard,
+        authenticate: Authenticate,
+        metrics: Metrics,
+        strict_headers: bool,
+    ) -> None:
+        self._methods = methods
+        self._guard = guard
+        self._authenticate = authenticate
+        self._metrics = metrics
+        self._strict_headers = strict_headers
+        self._under_way = 0
+        self._is_draining = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    async def __call__(self, request: web.BaseRequest) -> web.Response:
+        """The answer to one request. It is cancelled when the client leaves."""
+        exchange, started = _Exchange(), time.perf_counter()
+        self._under_way += 1
+        self._idle.clear()
+        try:
+            response = await self._answer(request, exchange)
+            if self._is_draining:
+                response.force_close()
+            return response
+        finally:
+            self._under_way -= 1
+            if not self._under_way:
+                self._idle.set()
+            self._tell(exchange, time.perf_counter() - started)
+
+    async def drain(self, seconds: float) -> None:
+        """Waits until no call is under way, but no longer than `seconds`. Connections are closed after their answer."""
+        self._is_draining = True
+        try:
+            async with asyncio.timeout(seconds):
+                await self._idle.wait()
+        except TimeoutError:
+            pass
+
+    async def _answer(self, request: web.BaseRequest, exchange: _Exchange) -> web.Response:
+        try:
+            result = await self._result(request, exchange)
+        except Failure as failure:
+            return _refuse(exchange, failure)
+        except StoreError as error:
+            return _refuse(exchange, failure_from(error) or _internal(error))
+        except ConnectionError:  # the client left before its request was read
+            raise
+        except Exception as error:  # noqa: BLE001 (the last resort: a caller is always answered)
+            return _refuse(exchange, _internal(error))
+        exchange.outcome = "OK"
+        if result is None:
+            exchange.status = HTTPStatus.ACCEPTED
+            return web.Response(status=exchange.status, headers=_HEADERS)
+        exchange.status = HTTPStatus.OK
+        if exchange.form is Form.EVENT_STREAM:
+            return web.Response(body=event(result), headers=_STREAM_HEADERS)
+        return web.Response(body=result, headers=_JSON_HEADERS)
+
+    async def _result(self, request: web.BaseRequest, exchange: _Exchange) -> bytes | None:
+        """The whole answer to a request; None for a notification. Raises Failure."""
+        headers = Headers((name.decode("latin-1"), value.decode("latin-1")) for name, value in request.raw_headers)
+        _check_target(request)
+        self._guard.check(headers, target_authority=urlsplit(request.raw_path).netloc or None)
+        caller = exchange.caller = await self._authenticate(request)
+        check_content(headers)
+        exchange.form = choose_form(headers)
+        message = self._read(await _read_body(request), exchange)
+        if isinstance(message, Notification):
+            return None
+        inbound = read_inbound(message, headers, strict_headers=self._strict_headers)
+        if inbound.name_is_missing:
+            self._metrics.missing_names.inc()
+        method = self._methods.get(message.method)
+        if method is None:
+            raise method_not_found()
+        call = Call(
+            caller=caller,
+            params=message.params,
+            body=message.body,
+            meta=inbound.meta,
+            headers=headers,
+            noted=exchange.noted,
+        )
+        return result_answer(message.id, await method(call))
+
+    def _read(self, body: bytes, exchange: _Exchange) -> Request | Notification:
+        try:
+            message = read_message(body)
+        except Failure as failure:
+            exchange.request_id = failure.request_id
+            raise
+        exchange.method = message.method
+        if isinstance(message, Request):
+            exchange.request_id = message.id
+        return message
+
+    def _tell(self, exchange: _Exchange, seconds: float) -> None:
+        """One log line and one measurement a call. Never a payload."""
+        self._metrics.tell(exchange.method, exchange.outcome, seconds)
+        log = structlog.get_logger()
+        tell = log.warning if exchange.outcome == str(UNAVAILABLE) else log.info
+        tell(
+            "call",
+            id=exchange.request_id,
+            method=exchange.method,
+            tenant=exchange.caller.tenant if exchange.caller else None,
+            outcome=exchange.outcome,
+            status=int(exchange.status),
+            ms=round(seconds * 1000, 2),
+            **exchange.noted,
+        )
+
+
+class Connection(web.RequestHandler):
+    """One connection. What is not even HTTP is answered in JSON too, and leaves no trace of our insides."""
+
+    __slots__ = ()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,  # noqa: ARG002 (named by the base class)
+    ) -> web.StreamResponse:
+        """See the base class."""
+        if request.writer.output_size > 0:
+            raise ConnectionError("an answer is under way already")
+        structlog.get_logger().info("bad_http", status=status, error=type(exc).__name__)
+        failure = refused(status, "The HTTP request cannot be read", closes=True)
+        return _refuse(_Exchange(), failure)
+
+
+class Server(web.Server):
+    """Makes the connections of one listening bridge."""
+
+    def __call__(self) -> web.RequestHandler:
+        """One connection, its limits set: no decompression, as only identity is accepted, and little lingering."""
+        return Connection(
+            self,
+            loop=asyncio.get_running_loop(),
+            access_log=None,  # type: ignore[arg-type] # None turns it off; the annotation forgets it
+            auto_decompress=False,
+            keepalive_timeout=75.0,
+            lingering_time=1.0,
+            max_line_size=2 * TARGET_BYTES,
+            max_field_size=HEADERS_BYTES // 2,
+        )
+
+
+def _check_target(request: web.BaseRequest) -> None:
+    """Raises Failure 404, 405, 414 or 431."""
+    if len(request.raw_path) > TARGET_BYTES:
+        raise refused(414, "The URL is too long", closes=True)
+    if request.rel_url.raw_path != PATH:
+        raise refused(404, f"There is nothing here; MCP is at {PATH}")
+    if request.method != "POST":
+        raise refused(405, "Only POST is served here", headers={"Allow": "POST"})
+    if sum(len(name) + len(value) for name, value in request.raw_headers) > HEADERS_BYTES:
+        raise refused(431, "The header is too large", closes=True)
+
+
+async def _read_body(request: web.BaseRequest) -> bytes:
+    """The body, its real bytes counted as they come, whatever was declared. Raises Failure 413, 408 or 400."""
+    too_large = refused(413, f"The body must be at most {BODY_BYTES} bytes", closes=True)
+    if (request.content_length or 0) > BODY_BYTES:
+        raise too_large
+    if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
+        request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    chunks: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            while chunk := await request.content.readany():
+                size += len(chunk)
+                if size > BODY_BYTES:
+                    raise too_large
+                chunks.append(chunk)
+    except TimeoutError:
+        raise refused(408, f"The body did not arrive within {BODY_SECONDS:g} s", closes=True) from None
+    except (RequestPayloadError, HTTPException):
+        raise refused(400, "The body cannot be read", closes=True) from None
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+def _refuse(exchange: _Exchange, failure: Failure) -> web.Response:
+    """A failure as an answer: always JSON, but as an event where the client admits nothing else and all is well in HTTP."""
+    exchange.outcome, exchange.status = str(failure.code), failure.status
+    body = failure.body(exchange.request_id)
+    if exchange.form is Form.EVENT_STREAM and failure.status == HTTPStatus.OK:
+        return web.Response(body=event(body), headers=_STREAM_HEADERS)
+    response = web.Response(body=body, status=failure.status, headers={**_JSON_HEADERS, **failure.headers})
+    if failure.closes:
+        response.force_close()
+    return response
+
+
+def _internal(error: Exception) -> Failure:
+    """The answer for a fault of ours. The log has the whole of it under an id that the caller is told."""
+    correlation_id = uuid4().hex
+    structlog.get_logger().error("call_failed", correlation_id=correlation_id, exc_info=error)
+    return internal_error(correlation_id)

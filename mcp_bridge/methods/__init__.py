@@ -1,0 +1,1 @@
+"""Floor 3: one function for each method of MCP."""

@@ -1,0 +1,87 @@
+"""`tasks/get`, `tasks/update`, `tasks/cancel`. Source: contract, sections 3 and 5; security checklist, section 3."""
+
+import re
+from typing import Final
+
+from taskstore.v1 import tasks_pb2, types_pb2
+
+from mcp_bridge.access.polls import Polls
+from mcp_bridge.methods.calls import Call
+from mcp_bridge.translate import detailed_task_members, is_expired, is_terminal, poll_interval_ms
+from mcp_bridge.wire.failures import TOO_MANY, Failure, invalid_params, task_not_found
+from mcp_bridge.wire.mcp import read_task_id
+from mcp_bridge.wire.results import Results
+from store_service.client import TaskStore
+
+_TASK_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_NOBODYS_ID: Final = "5d0f3c7a-91be-02d6-80c4-7e2f6a1b93d8"
+"""An id that the store never gives to a task, as it is no random UUID: it stands for every id that has not the form of
+one, so that looking for those takes as long as for any other."""
+
+
+class TaskMethods:
+    """What a caller does with its own tasks.
+
+    An id that is unknown, malformed, expired, of another tenant or of another owner gets one and the same answer,
+    after one and the same read of the store.
+    """
+
+    def __init__(self, store: TaskStore, results: Results, polls: Polls) -> None:
+        self._store = store
+        self._results = results
+        self._polls = polls
+
+    async def get_task(self, call: Call) -> bytes:
+        """Answers with the task as it stands. Polls that come far faster than asked are refused with 429."""
+        task_id = read_task_id(call.params)
+        call.meta.require_tasks()
+        if (seconds := self._polls.take(call.caller, task_id)) is not None:
+            raise Failure(TOO_MANY, "Polled too often; keep to pollIntervalMs", retry_after_seconds=seconds)
+        task = await self._read_task(call, task_id, types_pb2.TASK_VIEW_OUTCOME)
+        self._polls.advertise(call.caller, task_id, poll_interval_ms(task))
+        return self._results.write(detailed_task_members(task))
+
+    async def update_task(self, call: Call) -> bytes:
+        """Takes answers to the task's questions. No question is open in this version, so all are ignored.
+
+        Answers to keys that are not open are acknowledged and change nothing.
+        """
+        task_id = read_task_id(call.params)
+        if not isinstance(call.params.get("inputResponses"), dict):
+            raise invalid_params("inputResponses must be an object")
+        call.meta.require_tasks()
+        await self._read_task(call, task_id, types_pb2.TASK_VIEW_BASIC)
+        return self._results.write()
+
+    async def cancel_task(self, call: Call) -> bytes:
+        """Records the wish that the task ends. A task that has ended is left as it is, and acknowledged."""
+        task_id = read_task_id(call.params)
+        call.meta.require_tasks()
+        task = await self._read_task(call, task_id, types_pb2.TASK_VIEW_BASIC)
+        if not is_terminal(task):
+            await self._store.cancel_task(
+                tasks_pb2.CancelTaskRequest(
+                    tenant_id=call.caller.tenant,
+                    task_id=task.task_id,
+                    owner=call.caller.owner,
+                    mode=tasks_pb2.CANCEL_MODE_REQUEST,
+                )
+            )
+        return self._results.write()
+
+    async def _read_task(self, call: Call, task_id: str, view: types_pb2.TaskView.ValueType) -> types_pb2.Task:
+        """The caller's task. Raises Failure -32602 when there is none whose handle lives."""
+        is_formed = _TASK_ID.fullmatch(task_id) is not None
+        if is_formed:
+            call.noted["task_id"] = task_id
+        task = await self._store.get_task(
+            tasks_pb2.GetTaskRequest(
+                tenant_id=call.caller.tenant,
+                task_id=task_id if is_formed else _NOBODYS_ID,
+                owner=call.caller.owner,
+                view=view,
+            )
+        )
+        if is_expired(task):
+            raise task_not_found()
+        return task

@@ -1,0 +1,29 @@
+"""What the bridge counts. No label names a tenant, a caller, a tool or a task."""
+
+from collections.abc import Iterable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
+_OTHER = "other"
+
+
+class Metrics:
+    """The figures of one bridge. `methods` are those that get a label of their own."""
+
+    def __init__(self, registry: CollectorRegistry, methods: Iterable[str]) -> None:
+        self._methods = frozenset(methods)
+        self._calls = Counter("tenure_bridge_calls", "Calls by method and outcome.", ["method", "outcome"], registry=registry)
+        self._seconds = Histogram(
+            "tenure_bridge_call_seconds", "Time of a call, waits included.", ["method"], registry=registry, buckets=_BUCKETS
+        )
+        self.missing_names = Counter(
+            "tenure_bridge_missing_mcp_name", "Calls of tasks/* that were served without Mcp-Name.", registry=registry
+        )
+        self.held_calls = Gauge("tenure_bridge_held_calls", "Calls that wait for their work right now.", registry=registry)
+
+    def tell(self, method: str, outcome: str, seconds: float) -> None:
+        """Counts one call that has ended."""
+        label = method if method in self._methods else _OTHER
+        self._calls.labels(label, outcome).inc()
+        self._seconds.labels(label).observe(seconds)

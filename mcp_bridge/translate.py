@@ -1,0 +1,146 @@
+"""Between the store and MCP: a task as it is shown, and a refusal as it is answered. The one table of each.
+
+Source: contract, sections 5, 10.7 and 10.16.
+"""
+
+import math
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from taskstore.v1 import types_pb2
+
+from mcp_bridge.wire import failures, results
+from mcp_bridge.wire.failures import Failure
+
+if TYPE_CHECKING:
+    from google.protobuf.timestamp_pb2 import Timestamp
+
+    from store_service.client import StoreError
+
+_STATUSES: Final = {
+    types_pb2.TASK_STATE_QUEUED: "working",
+    types_pb2.TASK_STATE_LEASED: "working",
+    types_pb2.TASK_STATE_WAITING: "working",
+    types_pb2.TASK_STATE_COMPLETED: "completed",
+    types_pb2.TASK_STATE_FAILED: "failed",
+    types_pb2.TASK_STATE_CANCELLED: "cancelled",
+}
+_TERMINAL: Final = frozenset((types_pb2.TASK_STATE_COMPLETED, types_pb2.TASK_STATE_FAILED, types_pb2.TASK_STATE_CANCELLED))
+_JSON: Final = ("", "application/json")
+_LONGEST_POLL_MS: Final = 30_000
+_QUIET_PER_POLL: Final = 10
+
+# Refusals that waiting may cure. An empty reason: the answer did not come from the store itself.
+_TROUBLE: Final = frozenset(("", "STORAGE_UNAVAILABLE", "OUTCOME_UNKNOWN", "DRAINING", "OVERLOADED"))
+
+
+def is_terminal(task: types_pb2.Task) -> bool:
+    """Whether nothing leaves the task's state."""
+    return task.state in _TERMINAL
+
+
+def is_expired(task: types_pb2.Task) -> bool:
+    """Whether the task's handle has ended, so that the task is not found any more."""
+    return task.HasField("handle_expires_at") and _order(task.handle_expires_at) <= _order(task.read_at)
+
+
+def poll_interval_ms(task: types_pb2.Task) -> int:
+    """How long the caller is asked to wait before it looks again: a tenth of the time for which nothing was seen to
+    change, at most 30 s, never under the route's minimum. Progress is a change. Source: contract, section 5."""
+    least = task.contract.poll_interval_ms
+    quiet_ms = max(0, _ms(task.read_at) - _ms(task.changed_at))
+    if is_terminal(task):
+        return least
+    return max(least, min(quiet_ms // _QUIET_PER_POLL, _LONGEST_POLL_MS))
+
+
+def ttl_ms(task: types_pb2.Task) -> int:
+    """How long from its creation the handle is usable. A live task never outlives its handle."""
+    if task.HasField("handle_expires_at"):
+        return _ms(task.handle_expires_at) - _ms(task.created_at)
+    return max(0, _ms(task.read_at) - _ms(task.created_at)) + task.contract.ttl_ms
+
+
+def task_members(task: types_pb2.Task) -> bytes:
+    """The members of a task without its outcome, for `Results.write`: what a created task is answered with."""
+    return results.join(_fields(task))
+
+
+def detailed_task_members(task: types_pb2.Task) -> bytes:
+    """The members of a task with its result or error: what `tasks/get` is answered with."""
+    match task.WhichOneof("outcome"):
+        case "result":
+            return results.join(_fields(task), result=tool_result(task))
+        case "error":
+            return results.join(_fields(task), error=msgspec.json.encode(_error(task.error)))
+        case _:
+            return results.join(_fields(task))
+
+
+def tool_result(task: types_pb2.Task) -> bytes:
+    """The `CallToolResult` of a completed task, byte for byte what the worker handed over if that was one."""
+    if task.result.media_type not in _JSON:
+        return results.tool_error("The tool answered with something that is not JSON and cannot be shown")
+    return results.as_tool_result(task.result.data)
+
+
+def failure_of(task: types_pb2.Task) -> Failure:
+    """The JSON-RPC error of a failed task, as the answer of a call that waited for it. What a task came to is no fault
+    of the HTTP request, so the status is 200, but for a missing capability, for which MCP asks for 400."""
+    error = task.error
+    status = 400 if error.code == failures.MISSING_CAPABILITY else 200
+    return Failure(error.code, error.message, data=_error(error).get("data"), status=status)
+
+
+def failure_from(error: "StoreError") -> Failure | None:
+    """The answer for a refusal of the store; None for one that no caller can cause."""
+    seconds = math.ceil((error.retry_after_ms or 1000) / 1000)
+    match error.reason:
+        case "TASK_NOT_FOUND":
+            return failures.task_not_found()
+        case "REQUEST_ID_CONFLICT":
+            return Failure(failures.KEY_CONFLICT, "The idempotency key was used for another call; use a new key")
+        case "OUTSTANDING_LIMIT":
+            return Failure(failures.TOO_MANY, "Too many unfinished tasks; try again later", retry_after_seconds=seconds)
+        case reason if reason in _TROUBLE:
+            return failures.unavailable(seconds)
+        case _:
+            return None
+
+
+def _fields(task: types_pb2.Task) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "taskId": task.task_id,
+        "status": _STATUSES[task.state],
+        "createdAt": _text(task.created_at),
+        "lastUpdatedAt": _text(task.changed_at),
+        "ttlMs": ttl_ms(task),
+        "pollIntervalMs": poll_interval_ms(task),
+    }
+    if task.HasField("error"):
+        fields["statusMessage"] = task.error.message
+    elif not is_terminal(task) and task.progress.message:
+        fields["statusMessage"] = task.progress.message
+    return fields
+
+
+def _error(error: types_pb2.TaskError) -> dict[str, Any]:
+    fields: dict[str, Any] = {"code": error.code, "message": error.message}
+    if error.HasField("data") and error.data.media_type in _JSON:
+        fields["data"] = msgspec.Raw(error.data.data)
+    return fields
+
+
+def _ms(time: "Timestamp") -> int:
+    return time.seconds * 1000 + time.nanos // 1_000_000
+
+
+def _order(time: "Timestamp") -> tuple[int, int]:
+    return time.seconds, time.nanos
+
+
+def _text(time: "Timestamp") -> str:
+    """RFC 3339 in UTC with milliseconds."""
+    moment = datetime.fromtimestamp(time.seconds, UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{time.nanos // 1_000_000:03d}Z"

@@ -1,0 +1,167 @@
+"""HTTP headers: what may be answered, what is sent, and whether they say the same as the body.
+
+Source: contract, sections 1, 2 and 10.22; cases 12 and 15.
+"""
+
+import base64
+import binascii
+import re
+from collections.abc import Iterable, Mapping
+from decimal import Decimal
+from enum import Enum
+from typing import Any, Final
+
+from mcp_bridge.wire.failures import header_mismatch, refused
+
+_PREFIX: Final = "=?base64?"
+_SUFFIX: Final = "?="
+_PLAIN = re.compile(r"[\t\x20-\x7e]*")
+_INTEGER = re.compile(r"-?[0-9]{1,640}(\.0{1,640})?")
+_QUALITY = re.compile(r"0(\.[0-9]{0,3})?|1(\.0{0,3})?")
+JSON: Final = "application/json"
+EVENT_STREAM: Final = "text/event-stream"
+
+
+class Headers:
+    """The header fields of one request, each with all its values. Names are case-insensitive, values are not."""
+
+    def __init__(self, fields: Iterable[tuple[str, str]]) -> None:
+        self._values: dict[str, list[str]] = {}
+        for name, value in fields:
+            self._values.setdefault(name.lower(), []).append(value.strip(" \t"))
+
+    def all(self, name: str) -> list[str]:
+        """Every value of a field, in order."""
+        return self._values.get(name.lower(), [])
+
+    def one(self, name: str) -> str | None:
+        """The field's value; None when it is absent. Raises Failure -32020 when it is there twice."""
+        values = self.all(name)
+        if len(values) > 1:
+            raise header_mismatch(f"{name} is there more than once")
+        return values[0] if values else None
+
+
+def decode_value(name: str, value: str) -> str:
+    """A mirrored value as it was before its client made a header of it. Raises Failure -32020."""
+    if not _PLAIN.fullmatch(value):
+        raise header_mismatch(f"{name} has characters that must be sent in base64")
+    if not (value.startswith(_PREFIX) and value.endswith(_SUFFIX) and len(value) >= len(_PREFIX + _SUFFIX)):
+        return value
+    try:
+        return base64.b64decode(value[len(_PREFIX) : -len(_SUFFIX)], validate=True).decode()
+    except (binascii.Error, ValueError):
+        raise header_mismatch(f"{name} is not valid base64 of UTF-8") from None
+
+
+def check_mirror(headers: Headers, name: str, expected: str) -> None:
+    """Raises Failure -32020 unless the field is there once and equals `expected` as it is."""
+    value = headers.one(name)
+    if value is None:
+        raise header_mismatch(f"{name} is missing")
+    if value != expected:
+        raise header_mismatch(f"{name} differs from the body")
+
+
+def check_name(headers: Headers, expected: str, *, may_miss: bool) -> bool:
+    """Compares `Mcp-Name`, decoded. Returns whether it is there. Raises Failure -32020."""
+    value = headers.one("Mcp-Name")
+    if value is None:
+        if may_miss:
+            return False
+        raise header_mismatch("Mcp-Name is missing")
+    if decode_value("Mcp-Name", value) != expected:
+        raise header_mismatch("Mcp-Name differs from the body")
+    return True
+
+
+def check_params(headers: Headers, mirrored: Mapping[str, tuple[str, ...]], arguments: Mapping[str, Any]) -> None:
+    """Compares each `Mcp-Param-<X>` with the argument at its property path. Raises Failure -32020.
+
+    `mirrored` maps X to that path. An argument that is absent or null has no header. Source: contract, section 10.22.
+    """
+    for suffix, path in mirrored.items():
+        name = f"Mcp-Param-{suffix}"
+        expected, value = _at(arguments, path), headers.one(name)
+        if expected is None:
+            if value is not None:
+                raise header_mismatch(f"{name} is there, but its argument is not")
+        elif value is None:
+            raise header_mismatch(f"{name} is missing")
+        elif not _equals(decode_value(name, value), expected):
+            raise header_mismatch(f"{name} differs from its argument")
+
+
+def _at(arguments: Mapping[str, Any], path: tuple[str, ...]) -> object:
+    value: object = arguments
+    for step in path:
+        if not isinstance(value, dict):
+            return None
+        value = value.get(step)
+    return value
+
+
+def _equals(text: str, value: object) -> bool:
+    if isinstance(value, bool):
+        return text == ("true" if value else "false")
+    if isinstance(value, int):
+        return _INTEGER.fullmatch(text) is not None and int(text.partition(".")[0]) == value
+    if isinstance(value, float):  # an integer may be written 42.0
+        return _INTEGER.fullmatch(text) is not None and Decimal(text) == Decimal(value)
+    return isinstance(value, str) and text == value
+
+
+class Form(Enum):
+    """How a result is answered."""
+
+    JSON = JSON
+    EVENT_STREAM = EVENT_STREAM
+
+
+def choose_form(headers: Headers) -> Form:
+    """The form of the answer that the client accepts best, JSON where it can be. Raises Failure 406.
+
+    No Accept at all, `*/*` and `application/*` are tolerated, `q=0` is honoured. Source: case 12.
+    """
+    values = headers.all("Accept")
+    if not values:
+        return Form.JSON
+    ranges = [_read_range(text) for text in ",".join(values).split(",") if text.strip()]
+    for form in Form:
+        if _accepts(ranges, form.value):
+            return form
+    raise refused(406, f"Accept must admit {JSON} or {EVENT_STREAM}")
+
+
+def _read_range(text: str) -> tuple[str, bool]:
+    """One media range, and whether its quality is above 0."""
+    media, *parameters = (part.strip().lower() for part in text.split(";"))
+    for parameter in parameters:
+        name, _, value = parameter.partition("=")
+        if name.strip() == "q":
+            return media, not (_QUALITY.fullmatch(value.strip()) and float(value) == 0)
+    return media, True
+
+
+def _accepts(ranges: list[tuple[str, bool]], media: str) -> bool:
+    """Whether the most specific range that covers `media` wants it."""
+    for candidate in (media, media.partition("/")[0] + "/*", "*/*"):
+        wishes = [wanted for name, wanted in ranges if name == candidate]
+        if wishes:
+            return any(wishes)
+    return False
+
+
+def check_content(headers: Headers) -> None:
+    """Raises Failure 415 unless the body is JSON in UTF-8 and not compressed. Source: H21, case 14."""
+    types = headers.all("Content-Type")
+    media, *parameters = (part.strip().lower() for part in (types[0] if types else "").split(";"))
+    if len(types) != 1 or media != JSON:
+        raise refused(415, f"Content-Type must be {JSON}", closes=True)
+    for parameter in parameters:
+        name, _, value = parameter.partition("=")
+        if name.strip() == "charset" and value.strip().strip('"') not in ("utf-8", "utf8"):
+            raise refused(415, "the charset must be utf-8", closes=True)
+    encodings = ",".join(headers.all("Content-Encoding")).split(",")
+    if any(encoding.strip().lower() not in ("", "identity") for encoding in encodings):
+        raise refused(415, "Content-Encoding must be identity", closes=True)

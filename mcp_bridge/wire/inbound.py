@@ -1,0 +1,52 @@
+"""The ladder of a request, as far as it needs nobody else: from bytes to something that a method can be asked.
+
+The first failure wins, in the order of the contract, section 10.6.
+"""
+
+from dataclasses import dataclass
+
+from mcp_bridge.wire.failures import header_mismatch, unsupported_version
+from mcp_bridge.wire.headers import Headers, check_mirror, check_name
+from mcp_bridge.wire.jsonrpc import Request
+from mcp_bridge.wire.mcp import INITIALIZE, NAMED_BY, SUPPORTED_VERSIONS, Meta, names_version, read_meta
+
+VERSION_HEADER = "MCP-Protocol-Version"
+
+
+@dataclass(frozen=True, slots=True)
+class Inbound:
+    """A request whose envelope, `_meta`, mirrored headers and version are right."""
+
+    request: Request
+    meta: Meta
+    headers: Headers
+    name_is_missing: bool
+    """Whether `Mcp-Name` was tolerated to be absent."""
+
+
+def read_inbound(message: Request, headers: Headers, *, strict_headers: bool) -> Inbound:
+    """Climbs from the era to the version. Raises Failure."""
+    _check_era(message, headers)
+    meta = read_meta(message.params)
+    check_mirror(headers, VERSION_HEADER, meta.version)
+    check_mirror(headers, "Mcp-Method", message.method)
+    is_there = True
+    named_by = NAMED_BY.get(message.method)
+    name = message.params.get(named_by) if named_by else None
+    if isinstance(name, str):  # else the method itself refuses its parameters
+        may_miss = message.method.startswith("tasks/") and not strict_headers
+        is_there = check_name(headers, name, may_miss=may_miss)
+    if meta.version not in SUPPORTED_VERSIONS:
+        raise unsupported_version(meta.version, SUPPORTED_VERSIONS)
+    return Inbound(message, meta, headers, name_is_missing=not is_there)
+
+
+def _check_era(message: Request, headers: Headers) -> None:
+    """Raises Failure for a request of an earlier era, none of which is served here. Source: contract, section 10.5."""
+    if names_version(message.params):
+        return
+    if message.method == INITIALIZE:
+        requested = message.params.get("protocolVersion")
+        raise unsupported_version(requested if isinstance(requested, str) else "", SUPPORTED_VERSIONS)
+    if not headers.all(VERSION_HEADER):
+        raise header_mismatch(f"{VERSION_HEADER} is missing")

@@ -1,0 +1,141 @@
+"""The words of MCP, and what every request says about itself. Source: contract, section 2."""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from mcp_bridge.wire.failures import Failure, invalid_params, missing_capability
+
+VERSION: Final = "2026-07-28"
+SUPPORTED_VERSIONS: Final = (VERSION,)
+
+TASKS: Final = "io.modelcontextprotocol/tasks"
+PROTOCOL_VERSION: Final = "io.modelcontextprotocol/protocolVersion"
+CLIENT_CAPABILITIES: Final = "io.modelcontextprotocol/clientCapabilities"
+SERVER_INFO: Final = "io.modelcontextprotocol/serverInfo"
+IDEMPOTENCY_KEY: Final = "dev.tenure/idempotencyKey"
+"""Our own `_meta` key; the README documents it."""
+
+INITIALIZE: Final = "initialize"
+NAMED_BY: Final = {
+    "tools/call": "name",
+    "prompts/get": "name",
+    "resources/read": "uri",
+    "tasks/get": "taskId",
+    "tasks/update": "taskId",
+    "tasks/cancel": "taskId",
+}
+"""The member of `params` that `Mcp-Name` repeats, by method."""
+
+CAPABILITIES_BYTES: Final = 64 * 1024
+_CAPABILITY_OBJECTS: Final = ("elicitation", "sampling", "roots", "extensions", "experimental")
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """What a request says about itself in `params._meta`."""
+
+    version: str
+    capabilities: dict[str, Any]
+    members: dict[str, Any]
+    """All of `_meta`."""
+
+    @property
+    def has_tasks(self) -> bool:
+        """Whether the client declared the Tasks extension on this request; earlier requests do not count."""
+        return isinstance(self.capabilities.get("extensions", {}).get(TASKS), dict)
+
+    def require_tasks(self) -> None:
+        """Raises Failure unless the client declared the Tasks extension on this request."""
+        if not self.has_tasks:
+            raise tasks_required()
+
+    def require(self, names: tuple[str, ...]) -> None:
+        """Raises Failure unless the client declared each of `names`, for example `sampling`."""
+        missing: dict[str, object] = {name: {} for name in names if name not in self.capabilities}
+        if missing:
+            raise missing_capability(missing)
+
+
+def tasks_required() -> Failure:
+    """The client must declare the Tasks extension."""
+    return missing_capability({"extensions": {TASKS: {}}})
+
+
+def names_version(params: dict[str, Any]) -> bool:
+    """Whether `params` has a `_meta` of this era. Source: contract, section 10.5."""
+    meta = params.get("_meta")
+    return isinstance(meta, dict) and PROTOCOL_VERSION in meta
+
+
+def read_meta(params: dict[str, Any]) -> Meta:
+    """Reads `params._meta`. Raises Failure -32602 where a required member is missing or malformed."""
+    meta = params.get("_meta")
+    if not isinstance(meta, dict):
+        raise invalid_params("_meta must be an object")
+    version = meta.get(PROTOCOL_VERSION)
+    if not isinstance(version, str):
+        raise invalid_params(f"_meta must have {PROTOCOL_VERSION}, a string")
+    capabilities = meta.get(CLIENT_CAPABILITIES)
+    if not isinstance(capabilities, dict):
+        raise invalid_params(f"_meta must have {CLIENT_CAPABILITIES}, an object")
+    for name in _CAPABILITY_OBJECTS:
+        if not isinstance(capabilities.get(name, {}), dict):
+            raise invalid_params(f"{CLIENT_CAPABILITIES} has {name}, which must be an object")
+    return Meta(version, capabilities, meta)
+
+
+class _CallMeta(msgspec.Struct):
+    capabilities: msgspec.Raw = msgspec.field(name=CLIENT_CAPABILITIES)
+
+
+class _CallParams(msgspec.Struct):
+    meta: _CallMeta = msgspec.field(name="_meta")
+    arguments: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"{}"))
+
+
+class _CallBody(msgspec.Struct):
+    params: _CallParams
+
+
+_CALL_DECODER: Final = msgspec.json.Decoder(_CallBody)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """The parameters of `tools/call`, the arguments and the capabilities also as the bytes that were sent."""
+
+    tool: str
+    arguments: dict[str, Any]
+    arguments_json: bytes
+    capabilities_json: bytes
+
+
+def read_tool_call(params: dict[str, Any], body: bytes) -> ToolCall:
+    """Reads the parameters of `tools/call` from a body that was read before. Raises Failure -32602."""
+    tool, arguments = params.get("name"), params.get("arguments", {})
+    if not isinstance(tool, str):
+        raise invalid_params("name must be a string")
+    if not isinstance(arguments, dict):
+        raise invalid_params("arguments must be an object")
+    if not isinstance(params.get("inputResponses", {}), dict):
+        raise invalid_params("inputResponses must be an object")
+    if not isinstance(params.get("requestState", ""), str):
+        raise invalid_params("requestState must be a string")
+    token = params["_meta"].get("progressToken", "")
+    if isinstance(token, bool) or not isinstance(token, str | int):
+        raise invalid_params("progressToken must be a string or an integer")
+    raw = _CALL_DECODER.decode(body).params
+    capabilities = bytes(raw.meta.capabilities)
+    if len(capabilities) > CAPABILITIES_BYTES:
+        raise invalid_params(f"{CLIENT_CAPABILITIES} is larger than {CAPABILITIES_BYTES} bytes")
+    return ToolCall(tool, arguments, bytes(raw.arguments), capabilities)
+
+
+def read_task_id(params: dict[str, Any]) -> str:
+    """Reads the parameters of `tasks/*`. Whether the id has the form of one is not told. Raises Failure -32602."""
+    task_id = params.get("taskId")
+    if not isinstance(task_id, str):
+        raise invalid_params("taskId must be a string")
+    return task_id

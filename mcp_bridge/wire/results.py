@@ -1,0 +1,78 @@
+"""Results as bytes: what every result carries, laid round what a worker handed over, which is not parsed.
+
+Source: contract, sections 2 and 10.14.
+"""
+
+from typing import Any, Final
+
+import msgspec
+
+from mcp_bridge.wire.mcp import SERVER_INFO
+
+_SPACE: Final = b" \t\r\n"
+_OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_RESERVED: Final = (b'"_meta"', b'"resultType"', b"\\u")
+_CONTENT_FIRST: Final = b'{"content":['
+
+
+class Results:
+    """Writes the results of one server."""
+
+    def __init__(self, *, name: str, version: str) -> None:
+        self._info = msgspec.json.encode({"name": name, "version": version})
+        self._meta = b'"_meta":{' + msgspec.json.encode(SERVER_INFO) + b":" + self._info + b"}"
+
+    def write(self, members: bytes = b"", *, result_type: str = "complete") -> bytes:
+        """A result with `members`, which are `"name":value` joined by commas."""
+        head = b'{"resultType":"' + result_type.encode() + b'",' + self._meta
+        return head + b"," + members + b"}" if members else head + b"}"
+
+    def write_tool_result(self, tool_result: bytes) -> bytes:
+        """A `CallToolResult` as the result of its call: byte for byte, with what every result carries before it.
+
+        Only one that names `_meta` or `resultType` itself is taken apart, at its top level, as no name may stand twice.
+        """
+        if not any(name in tool_result for name in _RESERVED):
+            return self.write(_members(tool_result))
+        members = _OBJECT.decode(tool_result)
+        members.pop("resultType", None)
+        meta = _as_object(members.pop("_meta", None))
+        meta[SERVER_INFO] = msgspec.Raw(self._info)
+        rest = _members(msgspec.json.encode(members))
+        head = b'{"resultType":"complete","_meta":' + msgspec.json.encode(meta)
+        return head + b"," + rest + b"}" if rest else head + b"}"
+
+
+def join(members: dict[str, Any], **payloads: bytes) -> bytes:
+    """Members for `Results.write`: builtins, then JSON that is laid in as it is."""
+    parts = [_members(msgspec.json.encode(members))] if members else []
+    parts += [b'"' + name.encode() + b'":' + data for name, data in payloads.items()]
+    return b",".join(parts)
+
+
+def as_tool_result(data: bytes) -> bytes:
+    """A worker's result as a `CallToolResult`. One that is one stays as it is; other JSON becomes text and
+    `structuredContent`. Source: contract, section 5."""
+    if data.startswith(_CONTENT_FIRST):
+        return data
+    if data.lstrip(_SPACE)[:1] == b"{":
+        content = _OBJECT.decode(data).get("content")
+        if content is not None and bytes(content)[:1] == b"[":
+            return data
+    text = msgspec.json.encode([{"type": "text", "text": data.decode()}])
+    return b'{"content":' + text + b',"structuredContent":' + data + b"}"
+
+
+def tool_error(text: str) -> bytes:
+    """A `CallToolResult` that tells a model what went wrong, so that it can mend its call."""
+    return msgspec.json.encode({"content": [{"type": "text", "text": text}], "isError": True})
+
+
+def _members(data: bytes) -> bytes:
+    """What stands between the braces of a JSON object."""
+    return data.strip(_SPACE)[1:-1].strip(_SPACE)
+
+
+def _as_object(value: msgspec.Raw | None) -> dict[str, msgspec.Raw]:
+    """The members of a value that is an object; of any other, none."""
+    return _OBJECT.decode(value) if value is not None and bytes(value)[:1] == b"{" else {}

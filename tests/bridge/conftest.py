@@ -1,0 +1,76 @@
+"""A bridge that really listens, over a store in memory."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from mcp_bridge.app import Bridge
+from mcp_bridge.config import Config
+from tests.bridge.client import Client
+from tests.bridge.fake_store import FakeTaskStore
+
+ROUTES = """
+version: 1
+tenants:
+  dev:
+    tools:
+      - {name: held, workflow: w, task: never, input_schema: {type: object}, ttl: 2h, poll_interval: 2s}
+      - {name: either, workflow: w, task: optional, input_schema: {type: object}, ttl: 2h, poll_interval: 2s}
+      - {name: task, workflow: w, task: required, input_schema: {type: object}, ttl: 2h, poll_interval: 2s}
+      - {name: soon, workflow: w, task: optional, inline_wait: 2s, input_schema: {type: object}}
+      - {name: at_once, workflow: w, task: optional, inline_wait: 1ms, input_schema: {type: object}}
+      - {name: hasty, workflow: w, task: never, call_timeout: 10ms, input_schema: {type: object}}
+      - {name: loose, workflow: w, task: never, call_timeout: 10ms, on_disconnect: continue, input_schema: {type: object}}
+      - {name: sampler, workflow: w, task: never, requires: [sampling], input_schema: {type: object}}
+      - name: strict
+        title: Strict
+        description: Takes what it should.
+        workflow: w
+        workflow_version: 3
+        task: optional
+        priority: 7
+        execution_deadline: 10m
+        annotations: {readOnlyHint: true}
+        output_schema: {type: object}
+        input_schema:
+          type: object
+          properties:
+            region: {type: string, x-mcp-header: Region}
+            limits: {type: object, properties: {most: {type: integer, x-mcp-header: Most}}}
+            dry: {type: boolean, x-mcp-header: Dry}
+            items: {type: array, items: {type: string}}
+            code: {type: string, pattern: "^(a+)+$"}
+          additionalProperties: false
+"""
+
+
+@pytest.fixture
+def routes(tmp_path: Path) -> Path:
+    """The route file."""
+    path = tmp_path / "routes.yaml"
+    path.write_text(ROUTES)
+    return path
+
+
+@pytest.fixture
+def fake() -> FakeTaskStore:
+    """The store behind the bridge."""
+    return FakeTaskStore()
+
+
+@pytest.fixture
+async def bridge(routes: Path, fake: FakeTaskStore) -> AsyncIterator[Bridge]:
+    """A bridge that listens."""
+    running = Bridge(Config(routes=str(routes), port=0, admin_port=0, drain_seconds=0), connect=lambda _: fake)
+    await running.start()
+    yield running
+    await running.stop()
+
+
+@pytest.fixture
+async def client(bridge: Bridge) -> AsyncIterator[Client]:
+    """A client of the bridge."""
+    async with aiohttp.ClientSession() as session:
+        yield Client(session, bridge.port)

@@ -1,0 +1,190 @@
+"""The bridge over a real store and a real Postgres, with workers where work is done.
+
+Contract, sections 4, 5 and 10; cases 21, 22, 28, 29; security checklist T1 to T5.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from taskstore.v1 import tasks_pb2, types_pb2
+
+from mcp_bridge.app import Bridge
+from mcp_bridge.config import Config
+from store_service.client import Context, ProtocolError, Worker
+from tests.bridge.client import TASKS, Client, headers_for, meta
+from tests.conftest import Clock, Stubs
+
+ROUTES = """
+version: 1
+tenants:
+  dev:
+    tools:
+      - {name: echo, workflow: echo, task: optional, ttl: 2h, input_schema: {type: object}}
+      - {name: echo_soon, workflow: echo, task: optional, inline_wait: 2s, input_schema: {type: object}}
+      - {name: refuse, workflow: refuse, task: optional, input_schema: {type: object}}
+      - {name: nobody, workflow: nobody, task: optional, call_timeout: 1d, disconnect_grace: 5s, input_schema: {type: object}}
+      - {name: hasty, workflow: nobody, task: never, call_timeout: 10ms, input_schema: {type: object}}
+"""
+
+
+@pytest.fixture
+async def real(store: Stubs, tmp_path: Path) -> AsyncIterator[Bridge]:
+    """A bridge over the real store."""
+    path = tmp_path / "routes.yaml"
+    path.write_text(ROUTES)
+    running = Bridge(Config(routes=str(path), port=0, admin_port=0, drain_seconds=0, store=store.address))
+    await running.start()
+    yield running
+    await running.stop()
+
+
+@pytest.fixture
+async def user(real: Bridge) -> AsyncIterator[Client]:
+    """A client of that bridge."""
+    async with aiohttp.ClientSession() as session:
+        yield Client(session, real.port)
+
+
+@pytest.fixture
+async def worker(store: Stubs) -> AsyncIterator[Worker]:
+    """A worker that echoes, and one thing it refuses."""
+    running = Worker(store.address, tenants=["dev"])
+
+    @running.workflow("echo", version=1)
+    async def echo(_: Context, args: dict[str, Any]) -> dict[str, Any]:
+        return {"content": [{"type": "text", "text": json.dumps(args)}], "structuredContent": args}
+
+    @running.workflow("refuse", version=1)
+    async def refuse(_: Context, _args: dict[str, Any]) -> dict[str, Any]:
+        raise ProtocolError(-32603, "I will not")
+
+    async with running:
+        yield running
+
+
+async def ended(store: Stubs, task_id: str) -> types_pb2.Task:
+    """The task once it has ended."""
+    async with asyncio.timeout(20):
+        async for answer in store.tasks.WatchTasks(tasks_pb2.WatchTasksRequest(tenant_id="dev", task_ids=[task_id])):
+            if answer.task.HasField("ended_at"):
+                return answer.task
+    raise AssertionError("the watch ended before the task")
+
+
+@pytest.mark.usefixtures("worker")
+async def test_a_held_call_is_answered_with_what_the_worker_handed_over(user: Client) -> None:
+    arguments = {"nul": "a\u0000b", "big": 12345678901234567890123, "é": [1.5, None, True]}
+    result = (await user.call("echo", arguments)).result
+    assert result["structuredContent"] == arguments
+    assert (result["resultType"], "taskId" in result) == ("complete", False)
+    assert (await user.call("refuse")).json["error"] == {"code": -32603, "message": "I will not"}
+
+
+@pytest.mark.usefixtures("worker")
+async def test_a_task_is_created_found_at_once_and_read_to_its_end(user: Client, store: Stubs) -> None:
+    created = (await user.call("echo", {"a": 1}, tasks=True)).result
+    assert (created["resultType"], created["ttlMs"]) == ("task", 7_200_000)
+    assert (await user.task("get", created["taskId"])).status == 200
+    await ended(store, created["taskId"])
+    result = (await user.task("get", created["taskId"])).result
+    assert (result["status"], result["result"]["structuredContent"]) == ("completed", {"a": 1})
+    assert result["createdAt"] == created["createdAt"] <= result["lastUpdatedAt"]
+    assert (await user.task("cancel", created["taskId"])).status == 200
+    assert (await user.task("get", created["taskId"])).result["status"] == "completed"
+
+
+@pytest.mark.usefixtures("worker")
+async def test_a_failed_task_is_shown_with_its_error(user: Client, store: Stubs) -> None:
+    task_id = (await user.call("refuse", tasks=True)).result["taskId"]
+    await ended(store, task_id)
+    result = (await user.task("get", task_id)).result
+    assert (result["status"], result["error"]["message"], result["statusMessage"]) == ("failed", "I will not", "I will not")
+
+
+@pytest.mark.usefixtures("worker")
+async def test_short_work_is_answered_within_the_inline_wait(user: Client) -> None:
+    result = (await user.call("echo_soon", {"a": 1}, tasks=True)).result
+    assert (result["resultType"], result["structuredContent"]) == ("complete", {"a": 1})
+
+
+async def test_a_mebibyte_of_arguments_reaches_the_store_byte_for_byte(user: Client, store: Stubs) -> None:
+    arguments = b'{ "a":"' + b"x" * (1024 * 1024 - 9) + b'"}'
+    assert len(arguments) == 1024 * 1024
+    body = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"nobody","arguments":%s,"_meta":%s}}'
+    answer = await user.send(body % (arguments, json.dumps(meta(TASKS)).encode()), headers_for("tools/call", "nobody"))
+    request = tasks_pb2.GetTaskRequest(tenant_id="dev", task_id=answer.result["taskId"], view=types_pb2.TASK_VIEW_FULL)
+    assert (await store.tasks.GetTask(request)).task.input.data == arguments
+
+
+async def test_a_repeated_call_with_its_key_finds_the_same_task(user: Client) -> None:
+    calls = [user.call("nobody", {"a": 1}, tasks=True, Idempotency_Key="k") for _ in range(20)]
+    assert len({answer.result["taskId"] for answer in await asyncio.gather(*calls)}) == 1
+    answer = await user.call("nobody", {"a": 2}, tasks=True, Idempotency_Key="k")
+    assert (answer.status, answer.code) == (409, 40900)
+
+
+async def test_an_abandoned_call_ends_after_its_grace_and_not_before(user: Client, store: Stubs, clock: Clock) -> None:
+    calling = asyncio.create_task(user.call("nobody"))
+    task_id = await only_task(store)
+    calling.cancel()
+    await asyncio.gather(calling, return_exceptions=True)
+    await clock.advance(seconds=4)
+    request = tasks_pb2.GetTaskRequest(tenant_id="dev", task_id=task_id)
+    assert (await store.tasks.GetTask(request)).task.state == types_pb2.TASK_STATE_QUEUED
+    await clock.advance(seconds=30)
+    assert (await ended(store, task_id)).state == types_pb2.TASK_STATE_CANCELLED
+
+
+async def test_a_task_whose_handle_was_given_out_is_never_abandoned(user: Client, store: Stubs, clock: Clock) -> None:
+    held = asyncio.create_task(user.call("nobody"))
+    task_id = await only_task(store)
+    handle = (await user.call("nobody", tasks=True)).result["taskId"]
+    await clock.advance(seconds=100_000)
+    request = tasks_pb2.GetTaskRequest(tenant_id="dev", task_id=handle)
+    assert (await ended(store, task_id)).state == types_pb2.TASK_STATE_CANCELLED
+    assert (await store.tasks.GetTask(request)).task.state == types_pb2.TASK_STATE_QUEUED
+    assert (await held).result["content"][0]["text"] == "cancelled"
+
+
+async def test_a_call_that_takes_too_long_ends_with_its_work(user: Client, store: Stubs) -> None:
+    assert (await user.call("hasty")).result["content"][0]["text"] == "timed out after 0.01 s"
+    assert (await ended(store, await only_task(store))).state == types_pb2.TASK_STATE_CANCELLED
+
+
+@pytest.mark.parametrize("action", ["get", "update", "cancel"])
+async def test_ids_that_are_not_the_callers_are_all_alike(user: Client, store: Stubs, clock: Clock, action: str) -> None:
+    async def create(tenant: str, subject: str) -> str:
+        owner = types_pb2.Owner(issuer="dev", subject=subject)
+        contract = types_pb2.TaskContract(workflow="nobody", workflow_version=1, owner=owner, ttl_ms=1000)
+        payload = types_pb2.Payload(data=b"{}")
+        request = tasks_pb2.CreateTaskRequest(
+            tenant_id=tenant, request_id=f"{tenant} {subject}", contract=contract, input=payload
+        )
+        return (await store.tasks.CreateTask(request)).task.task_id
+
+    mine, foreign_owner, foreign_tenant = await create("dev", "dev"), await create("dev", "eve"), await create("other", "dev")
+    assert (await user.task("get", mine)).status == 200
+    await user.task("cancel", mine)
+    await clock.advance(seconds=2)
+    ids = [mine, foreign_owner, foreign_tenant, "00000000-0000-4000-8000-000000000000", "malformed", ""]
+    answers = [await user.task(action, task_id, name=None) for task_id in ids]
+    assert {(answer.status, answer.body) for answer in answers} == {
+        (400, b'{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"Task not found"}}')
+    }
+    found = await store.tasks.GetTask(tasks_pb2.GetTaskRequest(tenant_id="dev", task_id=foreign_owner))
+    assert not found.task.cancel_requested
+
+
+async def only_task(store: Stubs) -> str:
+    """The id of the tenant's only task, as soon as there is one."""
+    async with asyncio.timeout(20):
+        while True:
+            found = (await store.tasks.ListTasks(tasks_pb2.ListTasksRequest(tenant_id="dev"))).tasks
+            if found:
+                (task,) = found
+                return task.task_id

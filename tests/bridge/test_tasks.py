@@ -1,0 +1,156 @@
+"""`tasks/get`, `tasks/update`, `tasks/cancel`. Contract, sections 3 and 5; security checklist, T4 to T6, T11, T14."""
+
+import json
+from typing import Any
+
+import pytest
+
+from mcp_bridge.app import Bridge
+from tests.bridge.client import TASKS, Client, headers_for, meta
+from tests.bridge.fake_store import FakeTaskStore
+
+ACTIONS = ["get", "update", "cancel"]
+EMPTY = {"resultType", "_meta"}
+
+
+async def create(client: Client) -> str:
+    task_id = (await client.call("task", tasks=True)).result["taskId"]
+    assert isinstance(task_id, str)
+    return task_id
+
+
+async def test_a_task_is_read_as_it_stands_at_that_moment(client: Client, fake: FakeTaskStore) -> None:
+    task_id = await create(client)
+    result = (await client.task("get", task_id)).result
+    assert set(result) == {*EMPTY, "taskId", "status", "createdAt", "lastUpdatedAt", "ttlMs", "pollIntervalMs"}
+    assert (result["resultType"], result["status"]) == ("complete", "working")
+    fake.now_ms += 60_000
+    await fake.complete(task_id, b'{"content":[],"isError":true}')
+    result = (await client.task("get", task_id)).result
+    assert (result["status"], result["result"]) == ("completed", {"content": [], "isError": True})
+    assert result["ttlMs"] == 60_000 + 7_200_000
+
+
+async def test_a_result_comes_back_byte_for_byte(client: Client, fake: FakeTaskStore) -> None:
+    task_id = await create(client)
+    handed_over = b'{"content":[],"structuredContent":{"z":12345678901234567890123,"a":"\\u0000\\/","a2":1.0}}'
+    await fake.complete(task_id, handed_over)
+    assert b'"result":' + handed_over + b"}" in (await client.task("get", task_id)).body
+
+
+async def test_a_failed_task_has_its_error_inside(client: Client, fake: FakeTaskStore) -> None:
+    task_id = await create(client)
+    await fake.fail(task_id, -32603, "out of paper")
+    result = (await client.task("get", task_id)).result
+    assert (result["status"], result["error"]) == ("failed", {"code": -32603, "message": "out of paper"})
+    assert "result" not in result
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+async def test_a_client_that_did_not_declare_tasks_is_told_before_anything_is_looked_up(
+    client: Client, fake: FakeTaskStore, action: str
+) -> None:
+    task_id = await create(client)
+    for known in (task_id, "unknown"):
+        answer = await client.task(action, known, capabilities={"extensions": {"other/x": {}}})
+        assert (answer.status, answer.code) == (400, -32021)
+        assert answer.json["error"]["data"] == {"requiredCapabilities": TASKS}
+    assert not fake.read
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+async def test_ids_that_are_not_the_callers_are_all_alike(client: Client, fake: FakeTaskStore, action: str) -> None:
+    foreign_owner, foreign_tenant, expired = [await create(client) for _ in range(3)]
+    fake.tasks[foreign_owner].contract.owner.subject = "somebody else"
+    fake.tasks[foreign_tenant].tenant_id = "other"
+    await fake.complete(expired, b"{}")
+    fake.now_ms += 7_200_000
+    unknown = "00000000-0000-4000-8000-000000000000"
+    malformed = ["", "x", "../..", unknown.upper(), unknown[:-1], "é\u0000", "x" * 100_000, unknown + "\n"]
+    bodies, headers, reads = set(), set(), []
+    for task_id in (foreign_owner, foreign_tenant, expired, unknown, *malformed):
+        before = len(fake.read)
+        answer = await client.task(action, task_id, name=None)
+        bodies.add((answer.status, answer.body))
+        headers.add(tuple(sorted((name, value) for name, value in answer.headers.items() if name != "Date")))
+        reads.append(len(fake.read) - before)
+    assert bodies == {(400, b'{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"Task not found"}}')}
+    assert len(headers) == 1
+    assert set(reads) == {1}
+    assert not fake.cancelled
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+@pytest.mark.parametrize("task_id", [None, 5, {}, []])
+async def test_an_id_is_a_string(client: Client, action: str, task_id: Any) -> None:
+    params = {"taskId": task_id, "inputResponses": {}, "_meta": meta(TASKS)}
+    body = {"jsonrpc": "2.0", "id": 1, "method": f"tasks/{action}", "params": params}
+    answer = await client.send(body, headers_for(f"tasks/{action}"))
+    assert answer.code == -32602
+    assert answer.json["error"]["message"] != "Task not found"
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+async def test_a_name_that_differs_is_refused_and_a_missing_one_tolerated(client: Client, action: str) -> None:
+    task_id = await create(client)
+    answer = await client.task(action, task_id, name="00000000-0000-4000-8000-000000000000")
+    assert (answer.status, answer.code) == (400, -32020)
+    assert (await client.task(action, task_id, name=None)).status == 200
+
+
+async def test_a_strict_bridge_insists_on_the_name(client: Client, bridge: Bridge) -> None:
+    task_id = await create(client)
+    assert bridge._parts is not None
+    bridge._parts.endpoint._strict_headers = True
+    assert (await client.task("get", task_id, name=None)).code == -32020
+    assert (await client.task("get", task_id)).status == 200
+
+
+async def test_a_cancel_is_acknowledged_with_nothing_in_it(client: Client, fake: FakeTaskStore) -> None:
+    task_id = await create(client)
+    assert set((await client.task("cancel", task_id)).result) == EMPTY
+    assert fake.cancelled == [task_id]
+    assert (await client.task("get", task_id)).result["status"] == "cancelled"
+
+
+async def test_a_cancel_of_a_task_that_ended_is_acknowledged_and_changes_nothing(client: Client, fake: FakeTaskStore) -> None:
+    task_id = await create(client)
+    await fake.complete(task_id, b'{"content":[]}')
+    assert set((await client.task("cancel", task_id)).result) == EMPTY
+    assert not fake.cancelled
+    assert (await client.task("get", task_id)).result["status"] == "completed"
+
+
+async def test_answers_to_no_question_are_acknowledged_and_change_nothing(client: Client, fake: FakeTaskStore) -> None:
+    task_id = await create(client)
+    before = (await client.task("get", task_id)).body
+    params = {"taskId": task_id, "inputResponses": {"unknown-key": {"action": "accept"}, "": None}}
+    answer = await client.ask("tasks/update", params, name=task_id, capabilities=TASKS)
+    assert set(answer.result) == EMPTY
+    assert (await client.task("get", task_id)).body == before
+
+
+@pytest.mark.parametrize("responses", [None, [], "x", 5])
+async def test_input_responses_are_an_object(client: Client, responses: Any) -> None:
+    task_id = await create(client)
+    params = {"taskId": task_id, "inputResponses": responses}
+    assert (await client.ask("tasks/update", params, name=task_id, capabilities=TASKS)).code == -32602
+    assert (await client.ask("tasks/update", {"taskId": task_id}, name=task_id, capabilities=TASKS)).code == -32602
+
+
+async def test_polling_far_too_fast_is_slowed_down_and_never_answered_wrongly(client: Client) -> None:
+    task_id = await create(client)
+    answers = [await client.task("get", task_id) for _ in range(40)]
+    assert all(answer.status == 200 for answer in answers[:10])
+    refused = [answer for answer in answers if answer.status == 429]
+    assert refused
+    assert {(answer.code, answer.headers["Retry-After"]) for answer in refused} == {(42900, "1")}
+    assert {json.dumps(answer.result["status"]) for answer in answers if answer.status == 200} == {'"working"'}
+    assert (await client.task("cancel", task_id)).status == 200
+
+
+async def test_unknown_ids_are_slowed_down_all_the_same(client: Client) -> None:
+    unknown = "00000000-0000-4000-8000-000000000000"
+    assert (await client.ask("tasks/get", {"taskId": unknown}, name=unknown, capabilities=TASKS)).code == -32602
+    answers = [await client.task("get", unknown) for _ in range(40)]
+    assert 429 in {answer.status for answer in answers}
