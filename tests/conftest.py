@@ -1,6 +1,7 @@
 """What the tests stand on: a real Postgres, a database of its own for each test, a store that really listens."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from uuid import uuid4
@@ -87,6 +88,14 @@ async def store(dsn: str) -> AsyncIterator[Stubs]:
     """A store that serves the test's database, and its API."""
     running = Store(Config(dsn=dsn, port=0, admin_port=0, allow_test_clock=True, drain_seconds=2, cancel_grace_seconds=30))
     await running.start()
+    async with open_stubs(running) as stubs:
+        yield stubs
+    await running.stop()
+
+
+@contextlib.asynccontextmanager
+async def open_stubs(running: Store) -> AsyncIterator[Stubs]:
+    """The API of a store that runs."""
     address = f"127.0.0.1:{running.port}"
     limits = [("grpc.max_receive_message_length", MESSAGE_BYTES), ("grpc.max_send_message_length", MESSAGE_BYTES)]
     async with grpc.aio.insecure_channel(address, options=limits) as channel:
@@ -98,7 +107,6 @@ async def store(dsn: str) -> AsyncIterator[Stubs]:
             tenants=tenants_pb2_grpc.TenantServiceStub(channel),
             retention=retention_pb2_grpc.RetentionServiceStub(channel),
         )
-    await running.stop()
 
 
 async def _make_template(dsn: str) -> None:

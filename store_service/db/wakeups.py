@@ -23,6 +23,8 @@ _ALL: Final = "*"
 _MOST_TOPICS: Final = 15  # with digests of 12 characters a payload stays below 200 bytes
 _PAUSE_SECONDS: Final = 0.005
 _RECONNECT_SECONDS: Final = (0.1, 5.0)
+_PING_SECONDS: Final = 3.0
+_ANSWER_SECONDS: Final = 5.0
 
 
 def lane_topic(lane: str) -> str:
@@ -36,10 +38,16 @@ def task_topic(task_id: UUID) -> str:
 
 
 class Waiter:
-    """Someone who waits for any of some topics."""
+    """Someone who waits for any of some topics. A choosy one may have no use for a hint that was meant for one waiter."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, choosy: bool = False) -> None:
+        self.choosy = choosy
         self._event = asyncio.Event()
+
+    @property
+    def is_woken(self) -> bool:
+        """Whether there was a hint that it has not yet looked at."""
+        return self._event.is_set()
 
     async def wait(self, seconds: float) -> bool:
         """Waits for a hint, at most so long. Tells whether there was one; forgets it."""
@@ -62,7 +70,8 @@ class Wakeups:
 
     def __init__(self, dsn: str, *, registry: CollectorRegistry) -> None:
         self._dsn = dsn
-        self._notify = Queries("chores.sql")["notify"]
+        queries = Queries("chores.sql")
+        self._notify, self._ping = queries["notify"], queries["ping"]
         self._waiters: dict[str, list[Waiter]] = {}
         self._unsent: set[str] = set()
         self._unsent_event = asyncio.Event()
@@ -70,9 +79,10 @@ class Wakeups:
         self._task: asyncio.Task[None] | None = None
 
     @contextlib.contextmanager
-    def waiting(self, topics: Iterable[str]) -> Iterator[Waiter]:
-        """A waiter for these topics. Take it before the state is read, so that no hint falls in between."""
-        waiter = Waiter()
+    def waiting(self, topics: Iterable[str], *, choosy: bool = False) -> Iterator[Waiter]:
+        """A waiter for these topics. Take it before the state is read, so that no hint falls in between. A hint that it did
+        not look at before it went is passed on."""
+        waiter = Waiter(choosy=choosy)
         topics = set(topics)
         for topic in topics:
             self._waiters.setdefault(topic, []).append(waiter)
@@ -83,6 +93,8 @@ class Wakeups:
                 self._waiters[topic].remove(waiter)
                 if not self._waiters[topic]:
                     del self._waiters[topic]
+                elif waiter.is_woken:
+                    self.pass_on(topic)
 
     def wake_lanes(self, lanes: Iterable[str]) -> None:
         """Tells one waiting worker of each lane that there is work. One that finds some passes it on, see `pass_on`."""
@@ -92,9 +104,9 @@ class Wakeups:
             self._send(topic)
 
     def pass_on(self, topic: str) -> None:
-        """Wakes the next waiter of a topic in this process, and tells no other."""
+        """Wakes the next waiter of a topic in this process, and the choosy ones before it; tells no other process."""
         waiters = self._waiters.get(topic, ())
-        next((waiter for waiter in waiters if waiter.wake()), None)
+        next((waiter for waiter in waiters if waiter.wake() and not waiter.choosy), None)
 
     def wake_tasks(self, task_ids: Iterable[UUID]) -> None:
         """Tells all who watch these tasks that they changed."""
@@ -140,7 +152,10 @@ class Wakeups:
         while True:
             try:
                 connection = await asyncpg.connect(
-                    self._dsn, timeout=10, command_timeout=10, server_settings={"application_name": "tenure-wakeups"}
+                    self._dsn,
+                    timeout=10,
+                    command_timeout=_ANSWER_SECONDS,
+                    server_settings={"application_name": "tenure-wakeups"},
                 )
             except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError):
                 await asyncio.sleep(pause)
@@ -167,11 +182,16 @@ class Wakeups:
         self._connected.set(1)
         self.wake_everyone()  # hints may have passed while nobody listened
         while True:
-            await self._unsent_event.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_PING_SECONDS):
+                    await self._unsent_event.wait()
             if lost.is_set():
                 return
             self._unsent_event.clear()
             topics, self._unsent = self._unsent, set()
+            if not topics:
+                await connection.fetchval(self._ping)  # a peer that went without a word is found out
+                continue
             await connection.fetchval(self._notify, CHANNEL, _ALL if len(topics) > _MOST_TOPICS else " ".join(sorted(topics)))
             await asyncio.sleep(_PAUSE_SECONDS)
 

@@ -16,8 +16,10 @@ JSON: Final = "application/json"
 DEPTH: Final = 64
 DIGITS: Final = 640
 
-_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"')
+# Possessive, and content without an end: whatever the bytes, each is looked at once.
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _NOT_A_BRACKET = bytes(set(range(256)) - set(b"[]{}"))
+_ONE_KIND = bytes.maketrans(b"{}", b"[]")
 _LONG_NUMBER = re.compile(rb"[0-9]{%d}" % (DIGITS + 1))
 
 
@@ -48,7 +50,7 @@ def check_json(field: str, data: bytes) -> None:
         long = _LONG_NUMBER.search(data) is not None
         if deep or long:
             bare = _STRING.sub(b"", data)
-            if deep and _depth(bare) > DEPTH:
+            if deep and _is_deep(bare):
                 raise invalid(field, f"must not be nested deeper than {DEPTH} levels")
             if long and _LONG_NUMBER.search(bare):
                 raise invalid(field, f"must not have numbers of more than {DIGITS} digits")
@@ -59,12 +61,14 @@ def check_json(field: str, data: bytes) -> None:
         raise invalid(field, "must be well-formed JSON") from None
 
 
-def _depth(bare: bytes) -> int:
-    depth = deepest = 0
-    for bracket in bare.translate(None, _NOT_A_BRACKET):
-        if bracket in b"[{":
-            depth += 1
-            deepest = max(deepest, depth)
-        else:
-            depth -= 1
-    return deepest
+def _is_deep(bare: bytes) -> bool:
+    """Whether brackets are nested deeper than allowed. Each round takes away the innermost pairs, all at once."""
+    brackets = bare.translate(_ONE_KIND, _NOT_A_BRACKET)
+    if b"[" * (DEPTH + 1) in brackets:
+        return True
+    for _ in range(DEPTH):
+        size = len(brackets)
+        brackets = brackets.replace(b"[]", b"")
+        if len(brackets) == size:
+            break
+    return b"[]" in brackets or brackets.count(b"[") > DEPTH

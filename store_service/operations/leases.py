@@ -60,21 +60,28 @@ class Leases:
         )
 
     async def lease_tasks(self, claim: Claim) -> list[LeasedTask]:
-        """Takes what is ready, waiting for the first if asked to. Whoever finds work tells the next who waits."""
+        """Takes what is ready, waiting for the first if asked to. Whoever finds work, or could not look, tells the next who
+        waits."""
         loop = asyncio.get_running_loop()
         until = loop.time() + claim.wait_ms / 1000
         topics = [lane_topic(one.lane) for one in claim.workflows]
-        with self._wakeups.waiting(topics, choosy=bool(claim.tenant_ids)) as waiter:
-            while True:
-                found = await self._claim(claim)
-                left = until - loop.time()
-                if found or left <= 0 or self._draining.is_set():
-                    break
-                await waiter.wait(min(left, CLAIM_POLL_SECONDS))
-        if found:
-            for topic in topics:
-                self._wakeups.pass_on(topic)
-            self._wakeups.wake_tasks(one.lease.task_id for one in found)
+        found: list[LeasedTask] = []
+        looked = False
+        try:
+            with self._wakeups.waiting(topics, choosy=bool(claim.tenant_ids)) as waiter:
+                while True:
+                    looked = False
+                    found = await self._claim(claim)
+                    looked = True
+                    left = until - loop.time()
+                    if found or left <= 0 or self._draining.is_set():
+                        break
+                    await waiter.wait(min(left, CLAIM_POLL_SECONDS))
+        finally:
+            if found or not looked:
+                for topic in topics:
+                    self._wakeups.pass_on(topic)
+        self._wakeups.wake_tasks(one.lease.task_id for one in found)
         return found
 
     def drain(self) -> None:
@@ -158,6 +165,7 @@ def _digest(item: Finish) -> bytes:
     """SHA-256 over how a lease is ended, by which a repetition is told from another finish."""
     payload = item.payload or Payload("", b"")
     parts = (
-        item.lease.worker_id, item.disposition, payload.media_type, item.error_code, item.error_message, item.delay_ms, item.retry
+        item.lease.worker_id, item.disposition, payload.media_type, item.error_code, item.error_message, item.delay_ms,
+        item.retry,
     )  # fmt: skip
     return hashlib.sha256(repr(parts).encode() + hashlib.sha256(payload.data).digest()).digest()

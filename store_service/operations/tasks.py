@@ -137,9 +137,10 @@ class Tasks:
         """What stands. What did not fit into one read is fetched when its turn comes, so that one at a time is held."""
         for ref, task in zip(refs, await self._get_batch([(ref, view) for ref in refs]), strict=True):
             if isinstance(task, Refusal) and task.reason is Reason.BATCH_FULL:
-                yield ref, await self._get_or_refuse(ref, view)
-            else:
-                yield ref, task
+                task = await self._get_or_refuse(ref, view)  # noqa: PLW2901 (the same task, looked at alone)
+                if isinstance(task, Refusal) and task.reason is not Reason.TASK_NOT_FOUND:
+                    raise task
+            yield ref, task
 
     async def _create_batch(self, items: Sequence[NewTask]) -> list[Created | Refusal]:
         rows = await self._rows.create_tasks([(item, uuid4(), _digest(item)) for item in items])
@@ -162,8 +163,6 @@ class Tasks:
         try:
             return await self.get_task(ref, view)
         except Refusal as refusal:
-            if refusal.reason is not Reason.TASK_NOT_FOUND:
-                raise
             return refusal
 
     async def _get_batch(self, items: Sequence[tuple[TaskRef, TaskView]]) -> list[Task | Refusal]:

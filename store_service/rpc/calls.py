@@ -78,6 +78,10 @@ class Calls(grpc.aio.ServerInterceptor):
             except Refusal as refusal:
                 outcome = refusal.reason.value
                 await context.abort_with_status(rpc_status.to_status(to_status(refusal)))
+            except Exception:  # noqa: BLE001 (logged, and told without its text)
+                outcome = "INTERNAL"
+                structlog.get_logger().exception("call_failed", method=method)
+                await context.abort(grpc.StatusCode.INTERNAL, "an internal error; it was logged")
             finally:
                 self._tell(method, request, outcome, started)
 

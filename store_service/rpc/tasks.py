@@ -61,8 +61,8 @@ class TaskService(tasks_pb2_grpc.TaskServiceServicer):
             created_from=times["created_from"],
             created_before=times["created_before"],
         )
-        tasks = await self._tasks.list_tasks(wanted, after=messages.read_page_token(request.page_token), limit=limit)
-        token = messages.to_page_token(tasks[-1]) if len(tasks) == limit else ""
+        tasks, more = await self._tasks.list_tasks(wanted, after=messages.read_page_token(request.page_token), limit=limit)
+        token = messages.to_page_token(tasks[-1]) if more and tasks else ""
         return tasks_pb2.ListTasksResponse(tasks=[messages.to_task(task) for task in tasks], next_page_token=token)
 
     async def CancelTask(self, request: tasks_pb2.CancelTaskRequest, context: Context) -> tasks_pb2.CancelTaskResponse:

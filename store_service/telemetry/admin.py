@@ -31,7 +31,8 @@ class AdminServer:
             server_class=_ThreadingServer,
             handler_class=_QuietHandler,
         )
-        self._thread = threading.Thread(target=self._server.serve_forever, name="admin", daemon=True)
+        # `stop` waits for the end of a poll.
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="admin", daemon=True)
 
     @property
     def port(self) -> int:

@@ -198,8 +198,7 @@ def test_a_taken_port_that_was_picked_is_picked_again(cluster: Path, monkeypatch
 
 @pytest.mark.parametrize("mode", ["fast", "immediate"])
 def test_a_restart_keeps_the_data(cluster: Path, mode: Any) -> None:
-    settings = {"synchronous_commit": "on"}  # what an immediate stop must not lose
-    server = EmbeddedPostgres(cluster, durable=False, settings=settings)
+    server = EmbeddedPostgres(cluster, durable=False)
     server.start()
     server.start()  # again: nothing
     first = postmaster(server)

@@ -30,7 +30,7 @@ def commands(mark: str) -> tuple[dict[str, str], list[list[str]]]:
 
 def test_every_make_target_that_is_named_exists() -> None:
     targets = set(re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    named = set(re.findall(r"\bmake ([a-z-]+)", README))
+    named = set(re.findall(r"(?:^|`)make ([a-z-]+)", README, re.MULTILINE))
     assert {"demo", "test", "up", "check", "conformance", "help"} <= named <= targets
 
 
@@ -55,7 +55,8 @@ async def test_store_bridge_and_worker_run_apart_as_written(postgres: EmbeddedPo
     _, (work,) = commands("python hello.py")
     assert store_exports.keys() == {"TENURE_STORE_DSN"}
     store_environment = {
-        **base, "TENURE_STORE_DSN": postgres.dsn, "TENURE_STORE_PORT": str(store_port), "TENURE_STORE_ADMIN_PORT": str(store_admin)
+        **base, "TENURE_STORE_DSN": postgres.dsn,
+        "TENURE_STORE_PORT": str(store_port), "TENURE_STORE_ADMIN_PORT": str(store_admin),
     }  # fmt: skip
     bridge_environment = {
         **base, **bridge_exports, "TENURE_BRIDGE_STORE": f"127.0.0.1:{store_port}",

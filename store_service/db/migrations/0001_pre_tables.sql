@@ -103,6 +103,8 @@ CREATE TABLE tenure.task_state (
   change              bigint  NOT NULL DEFAULT 1,
   changed_at          timestamptz NOT NULL,
   ended_at            timestamptz,
+  ttl_ms              bigint  NOT NULL,
+  handle_ends_at      timestamptz,                   -- one ttl after its end
   finish_token        bigint,                        -- replay memory of the last finish, until the next claim
   finish_digest       bytea,
   PRIMARY KEY (tenant_id, task_id),
@@ -110,12 +112,13 @@ CREATE TABLE tenure.task_state (
   CHECK ((state = 'LEASED') = (worker_id IS NOT NULL)),
   CHECK ((state = 'LEASED') = (expires_at IS NOT NULL)),
   CHECK ((state IN ('COMPLETED', 'FAILED', 'CANCELLED')) = (ended_at IS NOT NULL)),
+  CHECK ((ended_at IS NULL) = (handle_ends_at IS NULL)),
   CHECK (NOT ready OR state = 'QUEUED'),
   CHECK (ended_at IS NULL OR check_at IS NULL)
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.01);
 CREATE INDEX task_ready ON tenure.task_state (tenant_id, workflow, version, priority DESC, ready_at, task_id) WHERE ready;
 CREATE INDEX task_due ON tenure.task_state (check_at) WHERE check_at IS NOT NULL;
-CREATE INDEX task_ended ON tenure.task_state (tenant_id, ended_at) WHERE ended_at IS NOT NULL;
+CREATE INDEX task_ended ON tenure.task_state (tenant_id, handle_ends_at) WHERE handle_ends_at IS NOT NULL;
 
 -- What each worker's last claim took, so that a claim whose answer was lost can be answered again.
 CREATE TABLE tenure.worker_claim (

@@ -86,9 +86,9 @@ BEGIN
     FROM new
   ), hot AS (
     INSERT INTO task_state (tenant_id, task_id, workflow, version, priority, state, ready, ready_at, check_at, deadline_at,
-                            abandon_at, lines, changed_at)
+                            abandon_at, ttl_ms, lines, changed_at)
     SELECT p_tenant[o], p_task[o], p_workflow[o], p_version[o], p_priority[o], 'QUEUED', true, v_now,
-           least(d.at, a.at), d.at, a.at, 1, v_now
+           least(d.at, a.at), d.at, a.at, p_ttl_ms[o], 1, v_now
     FROM new
     CROSS JOIN LATERAL (SELECT CASE WHEN p_deadline_ms[o] > 0 THEN v_now + p_deadline_ms[o] * interval '1 ms' END) d(at)
     CROSS JOIN LATERAL (SELECT CASE WHEN p_abandon_ms[o] > 0 THEN v_now + p_abandon_ms[o] * interval '1 ms' END) a(at)
@@ -144,10 +144,10 @@ BEGIN
              AND (l.turn, l.tenant_id) > (v_after, v_after_tenant) AND l.tenant_id <> ALL (v_tried)
            ORDER BY l.turn, l.tenant_id LIMIT v_window)
           UNION ALL
-          (SELECT l.tenant_id, l.turn FROM unnest(p_tenants) t(id)
-           JOIN lane l ON l.tenant_id = t.id AND l.workflow = c.w AND l.version = c.v
-           WHERE l.open AND (l.turn, l.tenant_id) > (v_after, v_after_tenant) AND l.tenant_id <> ALL (v_tried)
-           ORDER BY l.turn, l.tenant_id LIMIT v_window)
+          (SELECT n.tenant_id, n.turn FROM unnest(p_tenants) t(id) CROSS JOIN LATERAL (
+             SELECT l.tenant_id, l.turn FROM lane l WHERE l.tenant_id = t.id AND l.workflow = c.w AND l.version = c.v
+               AND l.open AND (l.turn, l.tenant_id) > (v_after, v_after_tenant) AND l.tenant_id <> ALL (v_tried) LIMIT 1) n
+           ORDER BY n.turn, n.tenant_id LIMIT v_window)
         ) l
         GROUP BY 1 ORDER BY 2, 1 LIMIT v_window) x;
       IF v_cand IS NULL THEN RETURN; END IF;
@@ -244,8 +244,9 @@ BEGIN
       AND s.expires_at > v_now
     RETURNING i.o, s.expires_at, s.cancel_requested_at IS NOT NULL AS wished
   )
-  SELECT i.o, CASE WHEN x.o IS NULL THEN 'LEASE_LOST' ELSE 'OK' END, x.expires_at, coalesce(x.wished, false)
-  FROM item i LEFT JOIN extended x ON x.o = i.o;
+  SELECT x.o, 'OK', x.expires_at, x.wished FROM extended x
+  UNION ALL    -- not an outer join, which by nested loop would look at each pair
+  SELECT i.o, 'LEASE_LOST', NULL, false FROM item i WHERE i.o NOT IN (SELECT x.o FROM extended x);
 END $$;
 
 -- Appends a checkpoint to each task: OK, LEASE_LOST, REVISION_CONFLICT or CHECKPOINT_LIMIT.
@@ -310,7 +311,9 @@ BEGIN
     ON CONFLICT (tenant_id, task_id, slot) DO UPDATE
       SET sequence = excluded.sequence, value = excluded.value, total = excluded.total, message = excluded.message
   )
-  SELECT i.o, CASE WHEN r.o IS NULL THEN 'LEASE_LOST' ELSE 'OK' END, r.progress FROM item i LEFT JOIN reported r ON r.o = i.o;
+  SELECT r.o, 'OK', r.progress FROM reported r
+  UNION ALL
+  SELECT i.o, 'LEASE_LOST', NULL FROM item i WHERE i.o NOT IN (SELECT r.o FROM reported r);
 END $$;
 
 -- Ends leases. The disposition is COMPLETED, FAILED, CANCELLED, RELEASED; FAILED with a retry policy that is not spent
@@ -351,7 +354,8 @@ BEGIN
       check_at = CASE WHEN d.back THEN least(nullif(v_now + d.delay, v_now), s.deadline_at, s.abandon_at) END,
       worker_id = NULL, expires_at = NULL, retries = s.retries + (d.event = 'RETRIED')::int,
       finish_token = d.k, finish_digest = p_digest[d.o], lines = s.lines + 1, change = s.change + 1,
-      changed_at = greatest(s.changed_at, v_now), ended_at = CASE WHEN NOT d.back THEN greatest(s.changed_at, v_now) END
+      changed_at = greatest(s.changed_at, v_now), ended_at = CASE WHEN NOT d.back THEN greatest(s.changed_at, v_now) END,
+      handle_ends_at = CASE WHEN NOT d.back THEN greatest(s.changed_at, v_now) + s.ttl_ms * interval '1 ms' END
     FROM decided d WHERE s.tenant_id = d.t AND s.task_id = d.id
     RETURNING d.o, d.event, d.w, d.k, d.back, s.tenant_id, s.task_id, s.workflow, s.version, s.ready, s.lines - 1 AS line
   ), kept AS (
@@ -409,7 +413,7 @@ BEGIN
     UPDATE task_state s SET state = 'CANCELLED', ready = false, check_at = NULL, worker_id = NULL, expires_at = NULL,
       cancel_requested_at = coalesce(s.cancel_requested_at, v_now),
       lines = s.lines + 1, change = s.change + 1, changed_at = greatest(s.changed_at, v_now),
-      ended_at = greatest(s.changed_at, v_now)
+      ended_at = greatest(s.changed_at, v_now), handle_ends_at = greatest(s.changed_at, v_now) + s.ttl_ms * interval '1 ms'
     FROM item i WHERE i.outcome = 'CANCELLED' AND s.tenant_id = i.t AND s.task_id = i.id
     RETURNING s.tenant_id, s.task_id, s.workflow, s.version, i.state AS was, i.ready AS was_ready, i.worker_id, i.token,
               s.lines - 1 AS line
@@ -512,6 +516,8 @@ BEGIN
           CASE WHEN d.event = 'CANCEL_REQUESTED' THEN v_now + p_grace_ms * interval '1 ms' ELSE s.cancel_at END,
           CASE WHEN d.abandon_at > v_now THEN s.abandon_at END) END,
       ended_at = CASE WHEN d.event IN ('CANCELLED', 'FAILED') THEN greatest(s.changed_at, v_now) END,
+      handle_ends_at = CASE
+        WHEN d.event IN ('CANCELLED', 'FAILED') THEN greatest(s.changed_at, v_now) + s.ttl_ms * interval '1 ms' END,
       lines = s.lines + (d.event NOT IN ('READY', 'NOTHING'))::int,
       change = s.change + (d.event NOT IN ('READY', 'NOTHING'))::int,
       changed_at = CASE WHEN d.event IN ('READY', 'NOTHING') THEN s.changed_at ELSE greatest(s.changed_at, v_now) END
@@ -556,8 +562,8 @@ BEGIN
   RETURN coalesce(v_opened, '{}');
 END $$;
 
--- Removes ended tasks whose handle has ended and whose retention has passed, oldest first, and writes their tombstones.
--- Only what got its tombstone here is removed.
+-- Removes ended tasks whose handle has ended and whose retention has passed since, in the order in which the handles ended,
+-- and writes their tombstones. Only what got its tombstone here is removed.
 CREATE FUNCTION tenure.remove_tasks(p_tenant text, p_limit int)
 RETURNS SETOF tenure.tombstone LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -568,14 +574,13 @@ BEGIN
   IF v_last IS NULL THEN RETURN; END IF;
   v_now := task_now();
   WITH due AS MATERIALIZED (
-    SELECT s.task_id, s.state, s.ended_at, t.tool, t.workflow, t.version, t.created_at
+    SELECT s.task_id, s.state, s.ended_at, s.handle_ends_at, t.tool, t.workflow, t.version, t.created_at
     FROM task_state s JOIN task t ON t.tenant_id = s.tenant_id AND t.task_id = s.task_id
-    WHERE s.tenant_id = p_tenant AND s.ended_at <= v_now - v_retention
-      AND s.ended_at + t.ttl_ms * interval '1 ms' <= v_now - v_retention
-    ORDER BY s.ended_at, s.task_id LIMIT p_limit FOR UPDATE OF s SKIP LOCKED
+    WHERE s.tenant_id = p_tenant AND s.handle_ends_at <= v_now - v_retention
+    ORDER BY s.handle_ends_at, s.task_id LIMIT p_limit FOR UPDATE OF s SKIP LOCKED
   ), marked AS (
     INSERT INTO tombstone (tenant_id, cursor, task_id, tool, workflow, version, state, created_at, ended_at, removed_at)
-    SELECT p_tenant, v_last + row_number() OVER (ORDER BY d.ended_at, d.task_id), d.task_id, d.tool, d.workflow, d.version,
+    SELECT p_tenant, v_last + row_number() OVER (ORDER BY d.handle_ends_at, d.task_id), d.task_id, d.tool, d.workflow, d.version,
            d.state, d.created_at, d.ended_at, v_now
     FROM due d RETURNING task_id
   )

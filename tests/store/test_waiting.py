@@ -1,0 +1,189 @@
+"""Long polls and the hints that end them early: a lost hint costs time and nothing else."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Sequence
+from typing import Any
+from uuid import uuid4
+
+import asyncpg
+import pytest
+from taskstore.v1 import leases_pb2, types_pb2
+
+from store_service.db.queries import Queries
+from store_service.operations.leases import CLAIM_POLL_SECONDS
+from tests.conftest import Stubs
+from tests.store.builders import (
+    claim,
+    complete,
+    create,
+    create_and_lease,
+    fail,
+    get,
+    release,
+    retry_policy,
+    set_policy,
+    until,
+)
+
+WELL_BEFORE_A_POLL = CLAIM_POLL_SECONDS - 1.5
+LISTENERS = "FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'tenure-wakeups'"
+WHO_LISTEN = f"{LISTENERS} AND state = 'idle' AND query <> ''"  # the first thing they say is LISTEN
+
+
+async def waiting_claim(store: Stubs, **fields: Any) -> "asyncio.Task[leases_pb2.LeaseTasksResponse]":
+    """A claim that has found nothing and waits."""
+    request = claim(wait_ms=20_000, **fields)
+    call = asyncio.ensure_future(store.leases.LeaseTasks(request))
+    # Its own look, and then another's full one, have passed by when an unrelated claim is answered.
+    for _ in range(3):
+        await store.leases.LeaseTasks(claim(workflow="nobody's"))
+    assert not call.done()
+    return call
+
+
+async def in_time(call: Awaitable[Any]) -> Any:
+    """What a call answers, if it is woken and does not have to look by itself."""
+    return await asyncio.wait_for(call, timeout=WELL_BEFORE_A_POLL)
+
+
+async def create_unheard(database: asyncpg.Connection, *, tenant_id: str = "acme") -> None:
+    """Creates a task in a way that tells nobody."""
+    row: Sequence[Any] = (
+        tenant_id, uuid4(), uuid4().hex, b"", "t", "report", 1, "i", "s", b"", b"", 1_000, 1_000, 0, "", 0, "text/plain", b"",
+        0,
+    )  # fmt: skip
+    await database.fetch(Queries("tasks.sql")["create_tasks"], *([value] for value in row))
+
+
+@pytest.fixture
+async def listening(database: asyncpg.Connection, store: Stubs, second_store: Stubs) -> None:
+    """Both stores hear each other's hints."""
+
+    async def both() -> bool:
+        count: int = await database.fetchval(f"SELECT count(*) {WHO_LISTEN}")
+        return count == 2
+
+    await until(both, "both stores listen")
+
+
+async def test_a_claim_that_waits_for_nothing_is_answered_at_its_end(store: Stubs) -> None:
+    started = time.monotonic()
+    assert not (await store.leases.LeaseTasks(claim(wait_ms=300))).tasks
+    assert 0.3 <= time.monotonic() - started < WELL_BEFORE_A_POLL
+
+
+async def test_a_waiting_claim_is_woken_by_a_creation(store: Stubs) -> None:
+    call = await waiting_claim(store)
+    await create(store)
+    assert len((await in_time(call)).tasks) == 1
+
+
+async def test_a_waiting_claim_is_woken_by_whatever_makes_work_ready(store: Stubs) -> None:
+    await set_policy(store, leased=1)
+    held = (await create_and_lease(store)).lease
+    call = await waiting_claim(store)
+    await store.leases.ReleaseTask(release(held))
+    held = (await in_time(call)).tasks[0].lease
+    await create(store)
+    call = await waiting_claim(store)  # there is work, and no room
+    await store.leases.CompleteTask(complete(held))
+    held = (await in_time(call)).tasks[0].lease
+    await create(store)
+    call = await waiting_claim(store)
+    await set_policy(store, leased=2)
+    assert len((await in_time(call)).tasks) == 1
+    call = await waiting_claim(store)
+    await store.leases.FailTask(fail(held, retry=retry_policy(initial_ms=1)))
+    assert len((await in_time(call)).tasks) == 1
+
+
+async def test_a_waiting_claim_is_woken_by_another_store(store: Stubs, second_store: Stubs, listening: None) -> None:
+    call = await waiting_claim(second_store)
+    await create(store)
+    assert len((await in_time(call)).tasks) == 1
+
+
+async def test_two_waiting_claims_and_two_creations_meet(store: Stubs, second_store: Stubs, listening: None) -> None:
+    calls = [await waiting_claim(each, worker_id=f"w{n}", limit=1) for n, each in enumerate((store, second_store, store))]
+    for _ in calls:
+        await create(store)
+    for call in calls:
+        assert len((await in_time(call)).tasks) == 1
+
+
+async def test_a_claim_that_finds_more_than_it_takes_wakes_the_next(store: Stubs) -> None:
+    calls = [await waiting_claim(store, worker_id=f"w{number}", limit=1) for number in range(4)]
+    await set_policy(store, leased=1)
+    for _ in range(4):
+        await create(store)
+    done, waiting = await asyncio.wait(calls, timeout=WELL_BEFORE_A_POLL, return_when=asyncio.FIRST_COMPLETED)
+    assert (len(done), len(waiting)) == (1, 3)
+    await set_policy(store, leased=4)
+    for call in waiting:
+        assert len((await in_time(call)).tasks) == 1
+
+
+async def test_a_hint_for_a_tenant_that_one_waiter_has_no_use_for_reaches_another(store: Stubs) -> None:
+    choosy = await waiting_claim(store, worker_id="w1", tenant_ids=["b"])
+    other = await waiting_claim(store, worker_id="w2")
+    await create(store, tenant_id="a")
+    assert len((await in_time(other)).tasks) == 1
+    await create(store, tenant_id="b")
+    assert len((await in_time(choosy)).tasks) == 1
+
+
+async def test_a_lost_hint_costs_a_poll_and_nothing_else(
+    store: Stubs, database: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("store_service.operations.leases.CLAIM_POLL_SECONDS", 0.2)
+    call = await waiting_claim(store)
+    await create_unheard(database)
+    assert len((await in_time(call)).tasks) == 1
+
+
+async def test_a_store_that_lost_its_listener_listens_again(
+    store: Stubs, second_store: Stubs, database: asyncpg.Connection, listening: None
+) -> None:
+    call = await waiting_claim(second_store)
+    before: set[int] = {row["pid"] for row in await database.fetch(f"SELECT pid {LISTENERS}")}
+    await database.execute(f"SELECT pg_terminate_backend(pid) {LISTENERS}")
+
+    async def again() -> bool:
+        rows = await database.fetch(f"SELECT pid {WHO_LISTEN}")
+        return len({row["pid"] for row in rows} - before) == 2
+
+    await until(again, "both stores listen again")
+    await create(store)
+    assert len((await in_time(call)).tasks) == 1
+
+
+async def test_what_became_ready_while_nobody_listened_is_found_when_one_listens_again(
+    store: Stubs, database: asyncpg.Connection
+) -> None:
+    call = await waiting_claim(store)
+    await create_unheard(database)
+    await database.execute(f"SELECT pg_terminate_backend(pid) {LISTENERS}")
+    assert len((await in_time(call)).tasks) == 1
+
+
+async def test_a_burst_of_hints_reaches_every_waiter(store: Stubs, second_store: Stubs, listening: None) -> None:
+    calls = [await waiting_claim(second_store, workflow=f"f{number}", worker_id=f"w{number}") for number in range(40)]
+    await asyncio.gather(*(create(store, workflow=f"f{number}") for number in range(40)))
+    answers = await asyncio.wait_for(asyncio.gather(*calls), timeout=WELL_BEFORE_A_POLL)
+    assert [len(answer.tasks) for answer in answers] == [1] * 40
+
+
+async def test_a_worker_that_completes_waits_for_the_next_in_the_same_call(store: Stubs) -> None:
+    held = (await create_and_lease(store)).lease
+    both = leases_pb2.CompleteAndLeaseTasksRequest(items=[complete(held)], lease=claim(wait_ms=20_000))
+    call = asyncio.ensure_future(store.leases.CompleteAndLeaseTasks(both))
+
+    async def is_completed() -> bool:
+        return (await get(store, held.task_id)).state == types_pb2.TASK_STATE_COMPLETED
+
+    await until(is_completed, "the completion is committed")
+    await create(store)
+    answer = await in_time(call)
+    assert answer.items[0].HasField("completed")
+    assert len(answer.tasks) == 1

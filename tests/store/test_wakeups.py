@@ -1,0 +1,81 @@
+"""Who is woken by a hint, and who passes it on. Within one process, without a database."""
+
+import contextlib
+from uuid import uuid4
+
+from prometheus_client import CollectorRegistry
+
+from store_service.db.wakeups import Waiter, Wakeups, lane_topic, task_topic
+
+LANE = "report/1"
+
+
+def wakeups() -> Wakeups:
+    """Wakeups that talk to no one."""
+    return Wakeups("postgresql://nowhere", registry=CollectorRegistry())
+
+
+def woken(*waiters: Waiter) -> list[bool]:
+    """Which of them were."""
+    return [waiter.is_woken for waiter in waiters]
+
+
+def test_one_piece_of_work_wakes_one_waiter_and_the_next_piece_the_next() -> None:
+    hints, topics = wakeups(), [lane_topic(LANE)]
+    with hints.waiting(topics) as one, hints.waiting(topics) as other, hints.waiting([lane_topic("other/1")]) as stranger:
+        hints.wake_lanes([LANE])
+        assert woken(one, other, stranger) == [True, False, False]
+        hints.wake_lanes([LANE])
+        assert woken(one, other, stranger) == [True, True, False]
+
+
+def test_a_choosy_waiter_is_woken_and_takes_no_hint_from_others() -> None:
+    hints, topics = wakeups(), [lane_topic(LANE)]
+    with (
+        hints.waiting(topics, choosy=True) as choosy,
+        hints.waiting(topics) as one,
+        hints.waiting(topics, choosy=True) as late,
+        hints.waiting(topics) as other,
+    ):
+        hints.wake_lanes([LANE])
+        assert woken(choosy, one, late, other) == [True, True, False, False]
+
+
+def test_a_hint_that_a_waiter_did_not_look_at_is_passed_on_when_it_goes() -> None:
+    hints, topics = wakeups(), [lane_topic(LANE)]
+    with contextlib.ExitStack() as stack:
+        hasty = contextlib.ExitStack()
+        first = hasty.enter_context(hints.waiting(topics))
+        second = stack.enter_context(hints.waiting(topics))
+        hints.wake_lanes([LANE])
+        assert woken(first, second) == [True, False]
+        hasty.close()
+        assert woken(second) == [True]
+
+
+async def test_a_hint_that_was_looked_at_is_not_passed_on() -> None:
+    hints, topics = wakeups(), [lane_topic(LANE)]
+    with hints.waiting(topics) as staying:
+        with hints.waiting(topics) as other:
+            hints.wake_lanes([LANE])
+            assert await staying.wait(0)
+            assert not await staying.wait(0)
+        assert woken(staying, other) == [False, False]
+
+
+def test_a_change_of_a_task_wakes_all_who_watch_it() -> None:
+    hints, task_id = wakeups(), uuid4()
+    topics = [task_topic(task_id)]
+    with hints.waiting(topics) as one, hints.waiting(topics) as other, hints.waiting([task_topic(uuid4())]) as stranger:
+        hints.wake_tasks([task_id])
+        assert woken(one, other, stranger) == [True, True, False]
+        hints.wake_everyone()
+        assert woken(one, other, stranger) == [True, True, True]
+
+
+async def test_a_hint_before_the_wait_ends_it_at_once() -> None:
+    hints = wakeups()
+    with hints.waiting([lane_topic(LANE)]) as waiter:
+        hints.wake_lanes([LANE])
+        assert await waiter.wait(60)
+        assert not await waiter.wait(-1)
