@@ -30,6 +30,7 @@ from store_service.db.pool import Database, open_database
 from store_service.db.retention import RetentionRows
 from store_service.db.tasks import TaskRows
 from store_service.db.tenants import TenantRows
+from store_service.db.waits import WaitRows
 from store_service.db.wakeups import Wakeups
 from store_service.model.limits import MESSAGE_BYTES
 from store_service.operations.chores import Chores
@@ -37,6 +38,7 @@ from store_service.operations.leases import Leases
 from store_service.operations.retention import Retention
 from store_service.operations.tasks import Tasks
 from store_service.operations.tenants import Tenants
+from store_service.operations.waits import Waits
 from store_service.rpc.calls import Calls
 from store_service.rpc.leases import LeaseService
 from store_service.rpc.retention import RetentionService
@@ -155,10 +157,13 @@ class Store:
         server = grpc.aio.server(interceptors=[Calls(registry)], options=SERVER_OPTIONS)
         servicer = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
-        tasks_pb2_grpc.add_TaskServiceServicer_to_server(TaskService(tasks), server)
-        leases_pb2_grpc.add_LeaseServiceServicer_to_server(LeaseService(leases), server)
+        waits = Waits(WaitRows(database), tasks, wakeups, batches)
+        tasks_pb2_grpc.add_TaskServiceServicer_to_server(TaskService(tasks, waits), server)
+        leases_pb2_grpc.add_LeaseServiceServicer_to_server(LeaseService(leases, waits), server)
         tenants_pb2_grpc.add_TenantServiceServicer_to_server(TenantService(Tenants(TenantRows(database), wakeups)), server)
-        retention_pb2_grpc.add_RetentionServiceServicer_to_server(RetentionService(Retention(RetentionRows(database))), server)
+        retention_pb2_grpc.add_RetentionServiceServicer_to_server(
+            RetentionService(Retention(RetentionRows(database)), waits), server
+        )
         if config.reflection:
             reflection.enable_server_reflection((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
         port = server.add_insecure_port(f"{_bracketed(config.host)}:{config.port}")

@@ -2,7 +2,7 @@
 
 -- name: promote_due
 -- $1 most tasks, $2 grace ms of a cancel, $3 most crashes
-SELECT tenant_id, task_id, event, opened FROM tenure.promote_due($1, $2, $3)
+SELECT tenant_id, task_id, event, worker_id, opened FROM tenure.promote_due($1, $2, $3)
 
 -- name: forget_claims
 -- $1 age in ms, $2 most rows

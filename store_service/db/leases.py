@@ -11,6 +11,7 @@ from store_service.db.tasks import contract_of
 from store_service.model.leases import Claim, Finish, Heartbeat, Lease, LeasedTask, NewCheckpoint, Report
 from store_service.model.limits import ANSWER_BYTES, CHECKPOINT_BYTES_PER_TASK, CHECKPOINTS_PER_TASK
 from store_service.model.payloads import Payload
+from store_service.model.waits import Wake, WakeCause
 
 _QUANTUM = 10  # most tasks of one tenant in one visit of a claim
 
@@ -42,14 +43,14 @@ class LeaseRows:
     async def heartbeat_tasks(self, items: Sequence[Heartbeat]) -> list[asyncpg.Record]:
         """Rows: outcome, expires_at, cancel_requested."""
         return await self._database.write(
-            self._queries["heartbeat_tasks"], *_fences([item.lease for item in items]), [item.lease_ms for item in items]
+            self._queries["heartbeat_tasks"], *fences([item.lease for item in items]), [item.lease_ms for item in items]
         )
 
     async def append_checkpoints(self, items: Sequence[NewCheckpoint]) -> list[asyncpg.Record]:
         """Rows: outcome."""
         return await self._database.write(
             self._queries["append_checkpoints"],
-            *_fences([item.lease for item in items]),
+            *fences([item.lease for item in items]),
             [item.revision for item in items],
             [item.step for item in items],
             [item.payload.media_type for item in items],
@@ -62,7 +63,7 @@ class LeaseRows:
         """Rows: outcome, sequence."""
         return await self._database.write(
             self._queries["report_progress"],
-            *_fences([item.lease for item in items]),
+            *fences([item.lease for item in items]),
             [item.value for item in items],
             [item.total for item in items],
             [item.message for item in items],
@@ -73,7 +74,7 @@ class LeaseRows:
         finishes = [finish for finish, _ in items]
         return await self._database.write(
             self._queries["finish_tasks"],
-            *_fences([finish.lease for finish in finishes]),
+            *fences([finish.lease for finish in finishes]),
             [finish.disposition for finish in finishes],
             [digest for _, digest in items],
             [finish.payload and finish.payload.media_type for finish in finishes],
@@ -86,10 +87,10 @@ class LeaseRows:
             [finish.retry and finish.retry.max_backoff_ms for finish in finishes],
         )
 
-    async def load_input(self, lease: Lease) -> Payload | None:
-        """The input of a task under a lease that holds; None when it does not."""
+    async def load_input(self, lease: Lease) -> tuple[Payload, Wake | None] | None:
+        """The input of a task under a lease that holds, and what ended its last wait; None when it does not hold."""
         rows = await self._database.read(self._queries["load_input"], *_fence(lease))
-        return Payload(rows[0]["media_type"], rows[0]["input"]) if rows else None
+        return (Payload(rows[0]["media_type"], rows[0]["input"]), _wake(rows[0])) if rows else None
 
     async def is_held(self, lease: Lease) -> bool:
         """Whether a lease holds."""
@@ -101,7 +102,8 @@ def _fence(lease: Lease) -> tuple[Any, ...]:
     return (lease.tenant_id, lease.task_id, lease.worker_id, lease.token, lease.epoch)
 
 
-def _fences(leases: Sequence[Lease]) -> tuple[list[Any], ...]:
+def fences(leases: Sequence[Lease]) -> tuple[list[Any], ...]:
+    """What leases are compared by, a column each: tenant, task, worker, token, epoch."""
     return tuple(list(column) for column in zip(*map(_fence, leases), strict=True))
 
 
@@ -118,4 +120,20 @@ def _leased_task(row: asyncpg.Record, worker_id: str) -> LeasedTask:
         cancel_requested=row["cancel_requested"],
         deadline_at=row["deadline_at"],
         created_at=row["created_at"],
+        wake=_wake(row) if row["fits"] else None,
+    )
+
+
+def _wake(row: asyncpg.Record) -> Wake | None:
+    if row["wake"] is None:
+        return None
+    signal = None if row["signal_data"] is None else Payload(row["signal_media_type"], row["signal_data"])
+    return Wake(
+        step=row["wake_step"],
+        cause=WakeCause(row["wake"]),
+        signal_id=row["signal_id"],
+        signal_name=row["signal_name"],
+        signal=signal,
+        keys=tuple(row["input_keys"] or ()),
+        responses=tuple(row["input_responses"] or ()),
     )

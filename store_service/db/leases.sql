@@ -5,7 +5,8 @@
 -- visit, $9 whether to wait for the first tenant, $10 most bytes of contracts and inputs
 SELECT tenant_id, task_id, token, epoch, expires_at, attempts, crashes, retries, checkpoints, cancel_requested, deadline_at, tool,
        workflow, version, issuer, subject, client_capabilities, output_schema, ttl_ms, poll_interval_ms, execution_deadline_ms,
-       trace_parent, media_type, input, created_at
+       trace_parent, media_type, input, created_at, wake, wake_step, signal_id, signal_name, signal_media_type, signal_data,
+       input_keys, input_responses, fits
 FROM tenure.claim_tasks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 
 -- name: heartbeat_tasks
@@ -29,7 +30,9 @@ FROM tenure.finish_tasks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13,
 
 -- name: load_input
 -- $1 tenant, $2 task, $3 worker, $4 token, $5 epoch
-SELECT t.media_type, t.input FROM tenure.task t
+SELECT t.media_type, t.input, k.wake, k.step AS wake_step, k.signal_id, k.signal_name, k.signal_media_type, k.signal_data,
+       k.input_keys, k.input_responses
+FROM tenure.task t LEFT JOIN tenure.wake k ON k.tenant_id = t.tenant_id AND k.task_id = t.task_id
 WHERE t.tenant_id = $1 AND t.task_id = $2 AND EXISTS (
   SELECT FROM tenure.task_state s WHERE s.tenant_id = $1 AND s.task_id = $2 AND s.worker_id = $3 AND s.token = $4
     AND $5 = (SELECT e.epoch FROM tenure.epoch e) AND s.expires_at > (SELECT tenure.task_now()))

@@ -26,6 +26,7 @@ from store_service.model.tasks import (
     TaskRef,
     TaskView,
 )
+from store_service.model.waits import Question, Wait, WaitKind
 
 
 class TaskRows:
@@ -61,6 +62,9 @@ class TaskRows:
             [item.input.media_type for item in new],
             [item.input.data for item in new],
             [item.abandon_after_ms for item in new],
+            [number for number, item in enumerate(new, start=1) for _ in item.early_answers],
+            [answer.key for item in new for answer in item.early_answers],
+            [answer.response for item in new for answer in item.early_answers],
         )
 
     async def get_tasks(self, items: Sequence[tuple[TaskRef, TaskView]]) -> dict[int, tuple[Task, bool]]:
@@ -93,7 +97,7 @@ class TaskRows:
     async def cancel_tasks(
         self, items: Sequence[tuple[TaskRef, bool]], *, live: Sequence[TaskState], grace_ms: int
     ) -> list[asyncpg.Record]:
-        """Each item with whether it is forced. Rows: outcome, opened."""
+        """Each item with whether it is forced. Rows: outcome, worker_id, opened."""
         return await self._database.write(
             self._queries["cancel_tasks"],
             [ref.tenant_id for ref, _ in items],
@@ -182,4 +186,13 @@ def _task(row: asyncpg.Record) -> Task:
         lease_expires_at=row["expires_at"],
         input=None if row["input"] is None else Payload(row["input_media_type"], row["input"]),
         outcome=TaskError(row["error_code"], row["error_message"], data, FailureReason(row["error_reason"])) if error else data,
+        wait=_wait(row) if row["wait_kind"] else None,
+        forked_from=row["forked_from"],
+        forked_checkpoints=row["forked_checkpoints"] or 0,
     )
+
+
+def _wait(row: asyncpg.Record) -> Wait:
+    asked = zip(row["keys"], row["methods"], row["params"], row["asked_at"], strict=True) if row["params"] else ()
+    questions = tuple(Question(*question) for question in asked)
+    return Wait(row["wait_step"], WaitKind(row["wait_kind"]), row["wait_until"], row["signal_name"], questions)

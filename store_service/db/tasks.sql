@@ -3,9 +3,9 @@
 -- name: create_tasks
 -- $1 tenant, $2 task, $3 request, $4 digest, $5 tool, $6 workflow, $7 version, $8 issuer, $9 subject, $10 capabilities,
 -- $11 output schema, $12 ttl ms, $13 poll ms, $14 deadline ms, $15 trace, $16 priority, $17 media type, $18 input,
--- $19 abandon ms: arrays, one element an item
+-- $19 abandon ms: arrays, one element an item; $20 item, $21 key, $22 response: arrays, one element an early answer
 SELECT ordinal, outcome, task_id, created_at, opened
-FROM tenure.create_tasks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)
+FROM tenure.create_tasks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22)
 ORDER BY ordinal
 
 -- name: get_tasks
@@ -19,16 +19,20 @@ SELECT f.ordinal, f.tenant_id, f.task_id, f.tool, f.workflow, f.version, f.issue
        f.expires_at, f.sequence, f.value, f.total, f.message, f.input_media_type,
        CASE WHEN f.fits AND f.view >= 3 THEN f.input END AS input,
        f.media_type, CASE WHEN f.fits THEN f.data END AS data, f.error_code, f.error_message, f.error_reason, f.fits,
-       (SELECT tenure.task_now()) AS read_at
+       (SELECT tenure.task_now()) AS read_at,
+       f.forked_from, f.forked_checkpoints, f.wait_step, f.wait_kind, f.wait_until, f.signal_name,
+       f.keys, f.methods, f.asked_at, CASE WHEN f.fits THEN f.params END AS params
 FROM (
   SELECT u.ordinal, u.view, t.tenant_id, t.task_id, t.tool, t.workflow, t.version, t.issuer, t.subject, t.client_capabilities,
          t.output_schema, t.ttl_ms, t.poll_interval_ms, t.execution_deadline_ms, t.trace_parent, t.priority, t.created_at,
          s.state, s.changed_at, s.ended_at, s.change, s.cancel_requested_at IS NOT NULL AS cancel_requested, s.attempts,
          s.crashes, s.retries, s.checkpoints, s.worker_id, s.token, s.expires_at, p.sequence, p.value, p.total, p.message,
          t.media_type AS input_media_type, t.input, o.media_type, o.data, o.error_code, o.error_message, o.error_reason,
+         t.forked_from, t.forked_checkpoints, w.step AS wait_step, w.kind AS wait_kind, w.until AS wait_until, w.signal_name,
+         q.keys, q.methods, q.asked_at, q.params,
          u.ordinal = 1 OR sum(
            octet_length(concat(t.tool, t.workflow, t.issuer, t.subject, t.trace_parent, p.message, o.error_message))
-           + octet_length(t.client_capabilities) + octet_length(t.output_schema) + coalesce(octet_length(o.data), 0)
+           + octet_length(t.client_capabilities) + octet_length(t.output_schema) + coalesce(octet_length(o.data), 0) + coalesce(q.bytes, 0)
            + CASE WHEN u.view >= 3 THEN octet_length(t.input) ELSE 0 END) OVER (ORDER BY u.ordinal) <= $6 AS fits
   FROM unnest($1::text[], $2::uuid[], $3::text[], $4::text[], $5::int[])
        WITH ORDINALITY u(tenant_id, task_id, issuer, subject, view, ordinal)
@@ -37,6 +41,14 @@ FROM (
   JOIN tenure.task_state s ON s.tenant_id = u.tenant_id AND s.task_id = u.task_id
   LEFT JOIN tenure.progress p ON p.tenant_id = u.tenant_id AND p.task_id = u.task_id AND p.slot = s.progress % 16
     AND s.progress > 0
+  LEFT JOIN tenure.wait w ON s.state = 'WAITING' AND w.tenant_id = u.tenant_id AND w.task_id = u.task_id
+  LEFT JOIN LATERAL (
+    SELECT array_agg(r.key ORDER BY r.number) AS keys, array_agg(r.method ORDER BY r.number) AS methods,
+           array_agg(r.params ORDER BY r.number) AS params, array_agg(r.asked_at ORDER BY r.number) AS asked_at,
+           sum(octet_length(r.params)) AS bytes
+    FROM tenure.input_request r
+    WHERE s.state = 'WAITING' AND r.tenant_id = u.tenant_id AND r.task_id = u.task_id AND r.state = 'OPEN'
+  ) q ON true
   LEFT JOIN tenure.outcome o ON o.tenant_id = u.tenant_id AND o.task_id = u.task_id AND u.view >= 2
 ) f
 
@@ -53,7 +65,7 @@ LIMIT $8
 
 -- name: cancel_tasks
 -- $1 tenant, $2 task, $3 issuer or null, $4 subject or null, $5 force: arrays; $6 states a cancel may leave, $7 grace ms
-SELECT ordinal, outcome, opened FROM tenure.cancel_tasks($1, $2, $3, $4, $5, $6, $7) ORDER BY ordinal
+SELECT ordinal, outcome, worker_id, opened FROM tenure.cancel_tasks($1, $2, $3, $4, $5, $6, $7) ORDER BY ordinal
 
 -- name: attach_tasks
 -- $1 tenant, $2 task, $3 issuer or null, $4 subject or null, $5 abandon ms: arrays

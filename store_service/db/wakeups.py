@@ -37,6 +37,11 @@ def task_topic(task_id: UUID) -> str:
     return _digest(f"task {task_id}")
 
 
+def worker_topic(worker_id: str) -> str:
+    """The topic of what a worker should learn about its leases."""
+    return _digest(f"worker {worker_id}")
+
+
 class Waiter:
     """Someone who waits for any of some topics. A choosy one may have no use for a hint that was meant for one waiter."""
 
@@ -112,6 +117,13 @@ class Wakeups:
         """Tells all who watch these tasks that they changed."""
         for task_id in task_ids:
             topic = task_topic(task_id)
+            self._wake_all(topic)
+            self._send(topic)
+
+    def wake_workers(self, worker_ids: Iterable[str | None]) -> None:
+        """Tells these workers, where there are any, that they should look after their leases."""
+        for worker_id in set(worker_ids) - {None}:
+            topic = worker_topic(str(worker_id))
             self._wake_all(topic)
             self._send(topic)
 

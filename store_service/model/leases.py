@@ -7,6 +7,7 @@ from uuid import UUID
 
 from store_service.model.payloads import Payload
 from store_service.model.tasks import TaskContract
+from store_service.model.waits import NewQuestion, WaitKind, Wake
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeasedTask:
-    """One task taken, with what is needed to run it. `input` is None when it did not fit into the answer."""
+    """One task taken, with what is needed to run it. `input` and `wake` are None when they did not fit into the answer."""
 
     lease: Lease
     expires_at: datetime
@@ -61,6 +62,7 @@ class LeasedTask:
     cancel_requested: bool
     deadline_at: datetime | None
     created_at: datetime
+    wake: Wake | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,3 +137,15 @@ class Finished:
     """A lease that was ended; `retry_at` where its task will be tried again."""
 
     retry_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspend:
+    """A wish to suspend a leased task. `delay_ms` is a timer's time or a wait's timeout; 0 means without end."""
+
+    lease: Lease
+    step: str
+    kind: WaitKind
+    delay_ms: int
+    signal_name: str | None = None
+    questions: tuple[NewQuestion, ...] = ()

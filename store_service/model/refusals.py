@@ -22,6 +22,10 @@ class Reason(StrEnum):
     DRAINING = "DRAINING"
     OVERLOADED = "OVERLOADED"
     TOMBSTONE_NOT_FOUND = "TOMBSTONE_NOT_FOUND"
+    SIGNAL_NOT_FOUND = "SIGNAL_NOT_FOUND"
+    SIGNAL_ID_CONFLICT = "SIGNAL_ID_CONFLICT"
+    INPUT_LIMIT = "INPUT_LIMIT"
+    SIGNAL_LIMIT = "SIGNAL_LIMIT"
 
 
 _MESSAGES = {
@@ -40,10 +44,15 @@ _MESSAGES = {
     Reason.DRAINING: "the server is shutting down; try again",
     Reason.OVERLOADED: "the server has too many calls under way; try again",
     Reason.TOMBSTONE_NOT_FOUND: "no such tombstone",
+    Reason.SIGNAL_NOT_FOUND: "no such signal",
+    Reason.SIGNAL_ID_CONFLICT: "the signal id was used with other content; use a new one",
+    Reason.INPUT_LIMIT: "the task has asked as many questions as a task may ask",
+    Reason.SIGNAL_LIMIT: "as many signals wait for the task as may wait; try again later",
 }
 
 _RETRY_AFTER_MS = {
     Reason.OUTSTANDING_LIMIT: 1_000,
+    Reason.SIGNAL_LIMIT: 1_000,
     Reason.STORAGE_UNAVAILABLE: 500,
     Reason.OUTCOME_UNKNOWN: 100,
     Reason.DRAINING: 100,

@@ -23,6 +23,8 @@ class Command(StrEnum):
     FAIL = "FAIL"
     RETRY = "RETRY"
     RELEASE = "RELEASE"
+    SUSPEND = "SUSPEND"
+    WAKE = "WAKE"
     CONFIRM_CANCEL = "CONFIRM_CANCEL"
     CANCEL = "CANCEL"
     EXPIRE_LEASE = "EXPIRE_LEASE"
@@ -38,6 +40,8 @@ TRANSITIONS: Final[dict[Command, tuple[frozenset[TaskState], TaskState]]] = {
     Command.FAIL: (_LEASED, TaskState.FAILED),
     Command.RETRY: (_LEASED, TaskState.QUEUED),
     Command.RELEASE: (_LEASED, TaskState.QUEUED),
+    Command.SUSPEND: (_LEASED, TaskState.WAITING),
+    Command.WAKE: (frozenset({TaskState.WAITING}), TaskState.QUEUED),
     Command.CONFIRM_CANCEL: (_LEASED, TaskState.CANCELLED),
     Command.CANCEL: (_LIVE, TaskState.CANCELLED),
     Command.EXPIRE_LEASE: (_LEASED, TaskState.QUEUED),

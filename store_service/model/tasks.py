@@ -7,6 +7,7 @@ from uuid import UUID
 
 from store_service.model.payloads import Payload
 from store_service.model.states import TaskState
+from store_service.model.waits import Answer, Wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,7 @@ class NewTask:
     priority: int
     input: Payload
     abandon_after_ms: int
+    early_answers: tuple[Answer, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,9 @@ class Task:
     lease_expires_at: datetime | None
     input: Payload | None
     outcome: Payload | TaskError | None
+    wait: Wait | None = None
+    forked_from: UUID | None = None
+    forked_checkpoints: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +150,8 @@ class HistoryEvent(StrEnum):
     COMPLETED = "COMPLETED"
     FAILED = "FAILED"
     CANCELLED = "CANCELLED"
+    SUSPENDED = "SUSPENDED"
+    WOKEN = "WOKEN"
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,3 +214,31 @@ class Tenant:
     retention_ms: int
     outstanding: int
     leased: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answers:
+    """Answers to questions of one task."""
+
+    ref: TaskRef
+    answered_by: Owner | None
+    answers: tuple[Answer, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewSignal:
+    """A signal to be published."""
+
+    ref: TaskRef
+    signal_id: str
+    name: str
+    payload: Payload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fork:
+    """A wish for a task that starts with the first checkpoints of another."""
+
+    source: TaskRef
+    request_id: str
+    checkpoints: int

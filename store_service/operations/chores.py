@@ -19,7 +19,7 @@ ANSWER_SECONDS: Final = 4.0
 TIDY_SECONDS: Final = 60.0
 TIDY_BATCH: Final = 1_000
 CLAIM_MEMORY_MS: Final = 3_600_000
-_VISIBLE: Final = frozenset({"CANCELLED", "FAILED", "LEASE_EXPIRED", "CANCEL_REQUESTED"})
+_VISIBLE: Final = frozenset({"CANCELLED", "FAILED", "LEASE_EXPIRED", "CANCEL_REQUESTED", "WOKEN"})
 
 
 class Chores:
@@ -49,6 +49,7 @@ class Chores:
         if rows:
             self._wakeups.wake_lanes(rows[0]["opened"])
             self._wakeups.wake_tasks(row["task_id"] for row in rows if row["event"] in _VISIBLE)
+            self._wakeups.wake_workers(row["worker_id"] for row in rows if row["event"] in _VISIBLE)
         for row in rows:
             self._due.labels(row["event"]).inc()
         return len(rows)

@@ -2,13 +2,13 @@
 
 import asyncio
 import hashlib
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
 from store_service.db.batch import Batcher, BatchMetrics
 from store_service.db.leases import LeaseRows
 from store_service.db.tasks import TaskRows
-from store_service.db.wakeups import Wakeups, lane_topic
+from store_service.db.wakeups import Wakeups, lane_topic, worker_topic
 from store_service.model.leases import (
     Claim,
     Extended,
@@ -23,10 +23,13 @@ from store_service.model.leases import (
 from store_service.model.payloads import Payload
 from store_service.model.refusals import Reason, Refusal
 from store_service.model.tasks import Checkpoint
+from store_service.model.waits import Wake
 from store_service.operations.chores import Chores
 
 CLAIM_POLL_SECONDS: Final = 5.0
 """How long a waiting claim relies on hints before it looks by itself."""
+NUDGE_PAUSE_SECONDS: Final = 60.0
+"""How long a watch of leases sleeps at most before it looks whether the store drains."""
 
 
 class Leases:
@@ -101,8 +104,16 @@ class Leases:
         """Keeps a progress report; returns its number."""
         return await self._report.submit(item)
 
-    async def load_input(self, lease: Lease) -> Payload:
-        """The input of a task that is held."""
+    async def watch_leases(self, worker_id: str) -> AsyncIterator[None]:
+        """Tells a worker whenever it should heartbeat all it holds; once at the start."""
+        with self._wakeups.waiting([worker_topic(worker_id)]) as waiter:
+            yield
+            while not self._draining.is_set():
+                if await waiter.wait(NUDGE_PAUSE_SECONDS):
+                    yield
+
+    async def load_input(self, lease: Lease) -> tuple[Payload, Wake | None]:
+        """The input of a task that is held, and what ended its last wait."""
         found = await self._rows.load_input(lease)
         if found is None:
             raise Refusal(Reason.LEASE_LOST)

@@ -181,6 +181,7 @@ class Tasks:
         rows = await self._rows.cancel_tasks(items, live=sorted(live), grace_ms=self._cancel_grace_ms)
         self._wakeups.wake_lanes(rows[0]["opened"])
         self._wakeups.wake_tasks(ref.task_id for ref, _ in items)
+        self._wakeups.wake_workers(row["worker_id"] for row in rows)
         return [
             Refusal(Reason.TASK_NOT_FOUND) if row["outcome"] == "NOT_FOUND" else CancelOutcome(row["outcome"]) for row in rows
         ]

@@ -1,6 +1,6 @@
 """LeaseService."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import grpc
@@ -8,10 +8,11 @@ from taskstore.v1 import leases_pb2, leases_pb2_grpc
 
 from store_service.model import limits
 from store_service.model.leases import Finished, LeasedTask
-from store_service.model.limits import check_page, check_range
+from store_service.model.limits import check_name, check_page, check_range
 from store_service.model.refusals import Refusal
 from store_service.operations.leases import Leases
-from store_service.rpc import messages
+from store_service.operations.waits import Waits
+from store_service.rpc import reading, writing
 from store_service.rpc.calls import run_each
 from store_service.rpc.status import to_status
 
@@ -21,25 +22,26 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
     """See `leases.proto`."""
 
-    def __init__(self, leases: Leases) -> None:
+    def __init__(self, leases: Leases, waits: Waits) -> None:
         self._leases = leases
+        self._waits = waits
 
     async def LeaseTasks(self, request: leases_pb2.LeaseTasksRequest, context: Context) -> leases_pb2.LeaseTasksResponse:
-        return leases_pb2.LeaseTasksResponse(tasks=_leased(await self._leases.lease_tasks(messages.read_claim(request))))
+        return leases_pb2.LeaseTasksResponse(tasks=_leased(await self._leases.lease_tasks(reading.read_claim(request))))
 
     async def HeartbeatTask(
         self, request: leases_pb2.HeartbeatTaskRequest, context: Context
     ) -> leases_pb2.HeartbeatTaskResponse:
-        return messages.to_extended(await self._leases.heartbeat_task(messages.read_heartbeat(request)))
+        return writing.to_extended(await self._leases.heartbeat_task(reading.read_heartbeat(request)))
 
     async def HeartbeatTasks(
         self, request: leases_pb2.HeartbeatTasksRequest, context: Context
     ) -> leases_pb2.HeartbeatTasksResponse:
-        outcomes = await run_each(request.items, messages.read_heartbeat, self._leases.heartbeat_tasks)
+        outcomes = await run_each(request.items, reading.read_heartbeat, self._leases.heartbeat_tasks)
         item = leases_pb2.HeartbeatTasksResponse.Item
         return leases_pb2.HeartbeatTasksResponse(
             items=[
-                item(refused=to_status(o)) if isinstance(o, Refusal) else item(extended=messages.to_extended(o))
+                item(refused=to_status(o)) if isinstance(o, Refusal) else item(extended=writing.to_extended(o))
                 for o in outcomes
             ]
         )
@@ -47,39 +49,39 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
     async def ReportProgress(
         self, request: leases_pb2.ReportProgressRequest, context: Context
     ) -> leases_pb2.ReportProgressResponse:
-        return leases_pb2.ReportProgressResponse(sequence=await self._leases.report_progress(messages.read_report(request)))
+        return leases_pb2.ReportProgressResponse(sequence=await self._leases.report_progress(reading.read_report(request)))
 
     async def LoadInput(self, request: leases_pb2.LoadInputRequest, context: Context) -> leases_pb2.LoadInputResponse:
-        payload = await self._leases.load_input(messages.read_lease(request.lease))
-        return leases_pb2.LoadInputResponse(input=messages.to_payload(payload))
+        payload, wake = await self._leases.load_input(reading.read_lease(request.lease))
+        return leases_pb2.LoadInputResponse(input=writing.to_payload(payload), wake=writing.to_wake(wake))
 
     async def LoadCheckpoints(
         self, request: leases_pb2.LoadCheckpointsRequest, context: Context
     ) -> leases_pb2.LoadCheckpointsResponse:
         checkpoints = await self._leases.load_checkpoints(
-            messages.read_lease(request.lease),
+            reading.read_lease(request.lease),
             from_revision=check_range("from_revision", request.from_revision, range(2**31)),
             limit=check_page("page_size", request.page_size, most=limits.HISTORY_PAGE),
         )
-        return leases_pb2.LoadCheckpointsResponse(checkpoints=[messages.to_checkpoint(one) for one in checkpoints])
+        return leases_pb2.LoadCheckpointsResponse(checkpoints=[writing.to_checkpoint(one) for one in checkpoints])
 
     async def AppendCheckpoint(
         self, request: leases_pb2.AppendCheckpointRequest, context: Context
     ) -> leases_pb2.AppendCheckpointResponse:
-        await self._leases.append_checkpoint(messages.read_new_checkpoint(request))
+        await self._leases.append_checkpoint(reading.read_new_checkpoint(request))
         return leases_pb2.AppendCheckpointResponse()
 
     async def AppendCheckpoints(
         self, request: leases_pb2.AppendCheckpointsRequest, context: Context
     ) -> leases_pb2.AppendCheckpointsResponse:
-        outcomes = await run_each(request.items, messages.read_new_checkpoint, self._leases.append_checkpoints)
+        outcomes = await run_each(request.items, reading.read_new_checkpoint, self._leases.append_checkpoints)
         item, done = leases_pb2.AppendCheckpointsResponse.Item, leases_pb2.AppendCheckpointResponse()
         return leases_pb2.AppendCheckpointsResponse(
             items=[item(refused=to_status(o)) if isinstance(o, Refusal) else item(appended=done) for o in outcomes]
         )
 
     async def CompleteTask(self, request: leases_pb2.CompleteTaskRequest, context: Context) -> leases_pb2.CompleteTaskResponse:
-        await self._leases.finish_task(messages.read_complete(request))
+        await self._leases.finish_task(reading.read_complete(request))
         return leases_pb2.CompleteTaskResponse()
 
     async def CompleteTasks(
@@ -90,7 +92,7 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
     async def CompleteAndLeaseTasks(
         self, request: leases_pb2.CompleteAndLeaseTasksRequest, context: Context
     ) -> leases_pb2.CompleteAndLeaseTasksResponse:
-        claim = messages.read_claim(request.lease)
+        claim = reading.read_claim(request.lease)
         items = await self._complete(request.items)
         try:
             leased = await self._leases.lease_tasks(claim)
@@ -99,36 +101,45 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
         return leases_pb2.CompleteAndLeaseTasksResponse(items=items, tasks=_leased(leased))
 
     async def FailTask(self, request: leases_pb2.FailTaskRequest, context: Context) -> leases_pb2.FailTaskResponse:
-        return _failed(await self._leases.finish_task(messages.read_fail(request)))
+        return _failed(await self._leases.finish_task(reading.read_fail(request)))
 
     async def FailTasks(self, request: leases_pb2.FailTasksRequest, context: Context) -> leases_pb2.FailTasksResponse:
-        outcomes = await run_each(request.items, messages.read_fail, self._leases.finish_tasks)
+        outcomes = await run_each(request.items, reading.read_fail, self._leases.finish_tasks)
         item = leases_pb2.FailTasksResponse.Item
         return leases_pb2.FailTasksResponse(
             items=[item(refused=to_status(o)) if isinstance(o, Refusal) else item(failed=_failed(o)) for o in outcomes]
         )
 
     async def ReleaseTask(self, request: leases_pb2.ReleaseTaskRequest, context: Context) -> leases_pb2.ReleaseTaskResponse:
-        await self._leases.finish_task(messages.read_release(request))
+        await self._leases.finish_task(reading.read_release(request))
         return leases_pb2.ReleaseTaskResponse()
 
     async def ConfirmCancel(
         self, request: leases_pb2.ConfirmCancelRequest, context: Context
     ) -> leases_pb2.ConfirmCancelResponse:
-        await self._leases.finish_task(messages.read_confirm_cancel(request))
+        await self._leases.finish_task(reading.read_confirm_cancel(request))
         return leases_pb2.ConfirmCancelResponse()
+
+    async def SuspendTask(self, request: leases_pb2.SuspendTaskRequest, context: Context) -> leases_pb2.SuspendTaskResponse:
+        return leases_pb2.SuspendTaskResponse(keys=await self._waits.suspend_task(reading.read_suspend(request)))
+
+    async def WatchLeases(
+        self, request: leases_pb2.WatchLeasesRequest, context: Context
+    ) -> AsyncIterator[leases_pb2.WatchLeasesResponse]:
+        async for _ in self._leases.watch_leases(check_name("worker_id", request.worker_id)):
+            yield leases_pb2.WatchLeasesResponse()
 
     async def _complete(
         self, requests: Sequence[leases_pb2.CompleteTaskRequest]
     ) -> list[leases_pb2.CompleteTasksResponse.Item]:
-        outcomes = await run_each(requests, messages.read_complete, self._leases.finish_tasks)
+        outcomes = await run_each(requests, reading.read_complete, self._leases.finish_tasks)
         item, done = leases_pb2.CompleteTasksResponse.Item, leases_pb2.CompleteTaskResponse()
         return [item(refused=to_status(o)) if isinstance(o, Refusal) else item(completed=done) for o in outcomes]
 
 
 def _leased(tasks: Sequence[LeasedTask]) -> list[leases_pb2.LeasedTask]:
-    return [messages.to_leased_task(task) for task in tasks]
+    return [writing.to_leased_task(task) for task in tasks]
 
 
 def _failed(value: Finished) -> leases_pb2.FailTaskResponse:
-    return leases_pb2.FailTaskResponse(retry_at=messages.to_time(value.retry_at))
+    return leases_pb2.FailTaskResponse(retry_at=writing.to_time(value.retry_at))

@@ -10,8 +10,10 @@ from store_service.model import limits
 from store_service.model.limits import check_name, check_page, check_range, check_task_id, check_text
 from store_service.model.refusals import Refusal
 from store_service.model.tasks import Created, TaskFilter, TaskRef
+from store_service.model.waits import SignalState
 from store_service.operations.tasks import Tasks
-from store_service.rpc import messages
+from store_service.operations.waits import Waits
+from store_service.rpc import reading, writing
 from store_service.rpc.calls import run_each
 from store_service.rpc.status import to_status
 
@@ -22,58 +24,59 @@ _INT31 = range(2**31)
 class TaskService(tasks_pb2_grpc.TaskServiceServicer):
     """See `tasks.proto`."""
 
-    def __init__(self, tasks: Tasks) -> None:
+    def __init__(self, tasks: Tasks, waits: Waits) -> None:
         self._tasks = tasks
+        self._waits = waits
 
     async def CreateTask(self, request: tasks_pb2.CreateTaskRequest, context: Context) -> tasks_pb2.CreateTaskResponse:
-        return _created(await self._tasks.create_task(messages.read_new_task(request)))
+        return _created(await self._tasks.create_task(reading.read_new_task(request)))
 
     async def CreateTasks(self, request: tasks_pb2.CreateTasksRequest, context: Context) -> tasks_pb2.CreateTasksResponse:
-        outcomes = await run_each(request.items, messages.read_new_task, self._tasks.create_tasks)
+        outcomes = await run_each(request.items, reading.read_new_task, self._tasks.create_tasks)
         item = tasks_pb2.CreateTasksResponse.Item
         return tasks_pb2.CreateTasksResponse(
             items=[item(refused=to_status(o)) if isinstance(o, Refusal) else item(created=_created(o)) for o in outcomes]
         )
 
     async def GetTask(self, request: tasks_pb2.GetTaskRequest, context: Context) -> tasks_pb2.GetTaskResponse:
-        task = await self._tasks.get_task(messages.read_ref(request), messages.read_view(request.view))
-        return tasks_pb2.GetTaskResponse(task=messages.to_task(task))
+        task = await self._tasks.get_task(reading.read_ref(request), reading.read_view(request.view))
+        return tasks_pb2.GetTaskResponse(task=writing.to_task(task))
 
     async def GetTasks(self, request: tasks_pb2.GetTasksRequest, context: Context) -> tasks_pb2.GetTasksResponse:
         outcomes = await run_each(
-            request.items, lambda one: (messages.read_ref(one), messages.read_view(one.view)), self._tasks.get_tasks
+            request.items, lambda one: (reading.read_ref(one), reading.read_view(one.view)), self._tasks.get_tasks
         )
         item = tasks_pb2.GetTasksResponse.Item
         return tasks_pb2.GetTasksResponse(
-            items=[item(refused=to_status(o)) if isinstance(o, Refusal) else item(task=messages.to_task(o)) for o in outcomes]
+            items=[item(refused=to_status(o)) if isinstance(o, Refusal) else item(task=writing.to_task(o)) for o in outcomes]
         )
 
     async def ListTasks(self, request: tasks_pb2.ListTasksRequest, context: Context) -> tasks_pb2.ListTasksResponse:
         limit = check_page("page_size", request.page_size, most=limits.LIST_PAGE)
         times = {
-            field: messages.read_time(field, getattr(request, field)) if request.HasField(field) else None
+            field: reading.read_time(field, getattr(request, field)) if request.HasField(field) else None
             for field in ("created_from", "created_before")
         }
         wanted = TaskFilter(
             tenant_id=check_name("tenant_id", request.tenant_id),
-            states=messages.read_states(request.states),
+            states=reading.read_states(request.states),
             workflow=check_text("workflow", request.workflow, most_bytes=256, blank=True) or None,
             created_from=times["created_from"],
             created_before=times["created_before"],
         )
-        tasks, more = await self._tasks.list_tasks(wanted, after=messages.read_page_token(request.page_token), limit=limit)
-        token = messages.to_page_token(tasks[-1]) if more and tasks else ""
-        return tasks_pb2.ListTasksResponse(tasks=[messages.to_task(task) for task in tasks], next_page_token=token)
+        tasks, more = await self._tasks.list_tasks(wanted, after=reading.read_page_token(request.page_token), limit=limit)
+        token = writing.to_page_token(tasks[-1]) if more and tasks else ""
+        return tasks_pb2.ListTasksResponse(tasks=[writing.to_task(task) for task in tasks], next_page_token=token)
 
     async def CancelTask(self, request: tasks_pb2.CancelTaskRequest, context: Context) -> tasks_pb2.CancelTaskResponse:
         check_range("mode", request.mode, range(tasks_pb2.CANCEL_MODE_FORCE + 1))
         force = request.mode == tasks_pb2.CANCEL_MODE_FORCE
-        outcome = await self._tasks.cancel_task(messages.read_ref(request), force=force)
+        outcome = await self._tasks.cancel_task(reading.read_ref(request), force=force)
         return tasks_pb2.CancelTaskResponse(outcome=tasks_pb2.CancelOutcome.Value(f"CANCEL_OUTCOME_{outcome}"))
 
     async def AttachTask(self, request: tasks_pb2.AttachTaskRequest, context: Context) -> tasks_pb2.AttachTaskResponse:
         abandon_after_ms = check_range("abandon_after_ms", request.abandon_after_ms, limits.DEADLINE_MS)
-        await self._tasks.attach_task(messages.read_ref(request), abandon_after_ms)
+        await self._tasks.attach_task(reading.read_ref(request), abandon_after_ms)
         return tasks_pb2.AttachTaskResponse()
 
     async def WatchTasks(
@@ -81,13 +84,13 @@ class TaskService(tasks_pb2_grpc.TaskServiceServicer):
     ) -> AsyncIterator[tasks_pb2.WatchTasksResponse]:
         check_range("task_ids", len(request.task_ids), range(1, limits.BATCH_ITEMS + 1))
         tenant_id = check_name("tenant_id", request.tenant_id)
-        owner = messages.read_owner(request.owner) if request.HasField("owner") else None
+        owner = reading.read_owner(request.owner) if request.HasField("owner") else None
         refs = [TaskRef(tenant_id, check_task_id("task_ids", one), owner) for one in dict.fromkeys(request.task_ids)]
-        async for ref, task in self._tasks.watch_tasks(refs, messages.read_view(request.view)):
+        async for ref, task in self._tasks.watch_tasks(refs, reading.read_view(request.view)):
             if isinstance(task, Refusal):
                 yield tasks_pb2.WatchTasksResponse(task_id=str(ref.task_id), refused=to_status(task))
             else:
-                yield tasks_pb2.WatchTasksResponse(task_id=str(ref.task_id), task=messages.to_task(task))
+                yield tasks_pb2.WatchTasksResponse(task_id=str(ref.task_id), task=writing.to_task(task))
 
     async def ListTaskHistory(
         self, request: tasks_pb2.ListTaskHistoryRequest, context: Context
@@ -97,7 +100,7 @@ class TaskService(tasks_pb2_grpc.TaskServiceServicer):
             from_line=check_range("from_line", request.from_line, _INT31),
             limit=check_page("page_size", request.page_size, most=limits.HISTORY_PAGE),
         )
-        return tasks_pb2.ListTaskHistoryResponse(lines=[messages.to_history_line(line) for line in lines])
+        return tasks_pb2.ListTaskHistoryResponse(lines=[writing.to_history_line(line) for line in lines])
 
     async def ListCheckpoints(
         self, request: tasks_pb2.ListCheckpointsRequest, context: Context
@@ -107,12 +110,39 @@ class TaskService(tasks_pb2_grpc.TaskServiceServicer):
             from_revision=check_range("from_revision", request.from_revision, _INT31),
             limit=check_page("page_size", request.page_size, most=limits.HISTORY_PAGE),
         )
-        return tasks_pb2.ListCheckpointsResponse(checkpoints=[messages.to_checkpoint(one) for one in checkpoints])
+        return tasks_pb2.ListCheckpointsResponse(checkpoints=[writing.to_checkpoint(one) for one in checkpoints])
 
     async def GetCheckpoint(self, request: tasks_pb2.GetCheckpointRequest, context: Context) -> tasks_pb2.GetCheckpointResponse:
         revision = check_range("revision", request.revision, _INT31)
         checkpoint = await self._tasks.get_checkpoint(_ref(request), revision)
-        return tasks_pb2.GetCheckpointResponse(checkpoint=messages.to_checkpoint(checkpoint))
+        return tasks_pb2.GetCheckpointResponse(checkpoint=writing.to_checkpoint(checkpoint))
+
+    async def AnswerInputs(self, request: tasks_pb2.AnswerInputsRequest, context: Context) -> tasks_pb2.AnswerInputsResponse:
+        accepted = await self._waits.answer_inputs(reading.read_answers(request))
+        outcomes = (tasks_pb2.ANSWER_OUTCOME_ACCEPTED, tasks_pb2.ANSWER_OUTCOME_IGNORED)
+        return tasks_pb2.AnswerInputsResponse(outcomes=[outcomes[0] if one else outcomes[1] for one in accepted])
+
+    async def PublishSignal(self, request: tasks_pb2.PublishSignalRequest, context: Context) -> tasks_pb2.PublishSignalResponse:
+        published = await self._waits.publish_signal(reading.read_new_signal(request))
+        return tasks_pb2.PublishSignalResponse(state=_signal_state(published.state), replayed=published.replayed)
+
+    async def GetSignal(self, request: tasks_pb2.GetSignalRequest, context: Context) -> tasks_pb2.GetSignalResponse:
+        tenant_id = check_name("tenant_id", request.tenant_id)
+        signal = await self._waits.get_signal(tenant_id, check_text("signal_id", request.signal_id, most_bytes=128))
+        return tasks_pb2.GetSignalResponse(
+            task_id=str(signal.task_id),
+            name=signal.name,
+            state=_signal_state(signal.state),
+            accepted_at=writing.to_time(signal.accepted_at),
+        )
+
+    async def ForkTask(self, request: tasks_pb2.ForkTaskRequest, context: Context) -> tasks_pb2.ForkTaskResponse:
+        forked = await self._waits.fork_task(reading.read_fork(request))
+        return tasks_pb2.ForkTaskResponse(task=writing.to_task(forked.task), replayed=forked.replayed)
+
+
+def _signal_state(state: SignalState) -> tasks_pb2.SignalState.ValueType:
+    return tasks_pb2.SignalState.Value(f"SIGNAL_STATE_{state}")
 
 
 def _ref(
@@ -122,5 +152,5 @@ def _ref(
 
 
 def _created(value: Created) -> tasks_pb2.CreateTaskResponse:
-    task: types_pb2.Task = messages.to_task(value.task)
+    task: types_pb2.Task = writing.to_task(value.task)
     return tasks_pb2.CreateTaskResponse(task=task, replayed=value.replayed)

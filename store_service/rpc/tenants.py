@@ -7,7 +7,7 @@ from taskstore.v1 import tenants_pb2, tenants_pb2_grpc
 
 from store_service.model.limits import RETENTION_MS, check_name, check_range
 from store_service.operations.tenants import Tenants
-from store_service.rpc import messages
+from store_service.rpc import writing
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -29,8 +29,8 @@ class TenantService(tenants_pb2_grpc.TenantServiceServicer):
             max_leased=check_range("policy.max_leased", policy.max_leased, range(1, most + 1)),
             retention_ms=check_range("policy.retention_ms", policy.retention_ms, RETENTION_MS),
         )
-        return tenants_pb2.SetTenantPolicyResponse(tenant=messages.to_tenant(tenant))
+        return tenants_pb2.SetTenantPolicyResponse(tenant=writing.to_tenant(tenant))
 
     async def GetTenant(self, request: tenants_pb2.GetTenantRequest, context: Context) -> tenants_pb2.GetTenantResponse:
         tenant = await self._tenants.get_tenant(check_name("tenant_id", request.tenant_id))
-        return tenants_pb2.GetTenantResponse(tenant=messages.to_tenant(tenant))
+        return tenants_pb2.GetTenantResponse(tenant=writing.to_tenant(tenant))

@@ -114,6 +114,60 @@ def checkpoint(
     return leases_pb2.AppendCheckpointRequest(lease=lease, revision=revision, step=step, payload=types_pb2.Payload(data=data))
 
 
+def question(name: str, params: bytes = b'{"message": "?"}') -> leases_pb2.NewInputRequest:
+    """A question to be asked."""
+    return leases_pb2.NewInputRequest(name=name, method="elicitation/create", params=types_pb2.Payload(data=params))
+
+
+def suspend(
+    lease: types_pb2.Lease,
+    *,
+    step: str = "wait",
+    timer_ms: int | None = None,
+    signal: str | None = None,
+    questions: Sequence[leases_pb2.NewInputRequest] = (),
+    timeout_ms: int = 0,
+) -> leases_pb2.SuspendTaskRequest:
+    """The suspension of a task, until one of the time, a signal, or answers."""
+    request = leases_pb2.SuspendTaskRequest(lease=lease, step=step)
+    if timer_ms is not None:
+        request.timer.delay_ms = timer_ms
+    elif signal is not None:
+        request.signal.CopyFrom(leases_pb2.NewSignalWait(name=signal, timeout_ms=timeout_ms))
+    else:
+        request.input.CopyFrom(leases_pb2.NewInputWait(requests=questions, timeout_ms=timeout_ms))
+    return request
+
+
+async def publish(
+    store: Stubs,
+    task_id: str,
+    *,
+    name: str,
+    signal_id: str | None = None,
+    data: bytes = b"1",
+    owner: types_pb2.Owner | None = None,
+) -> tasks_pb2.PublishSignalResponse:
+    """Publishes a signal."""
+    request = tasks_pb2.PublishSignalRequest(
+        tenant_id=TENANT,
+        signal_id=signal_id or uuid4().hex,
+        task_id=task_id,
+        name=name,
+        payload=types_pb2.Payload(data=data),
+        owner=owner,
+    )
+    return await store.tasks.PublishSignal(request)
+
+
+async def answer(store: Stubs, task_id: str, **answers: bytes) -> list[str]:
+    """Answers questions; returns what became of each answer."""
+    given = [types_pb2.InputAnswer(key=key, response=types_pb2.Payload(data=data)) for key, data in answers.items()]
+    request = tasks_pb2.AnswerInputsRequest(tenant_id=TENANT, task_id=task_id, answers=given)
+    outcomes = (await store.tasks.AnswerInputs(request)).outcomes
+    return [tasks_pb2.AnswerOutcome.Name(one).removeprefix("ANSWER_OUTCOME_") for one in outcomes]
+
+
 def cancel(task_id: str, *, tenant_id: str = TENANT, force: bool = False) -> tasks_pb2.CancelTaskRequest:
     """The wish that a task ends."""
     mode = tasks_pb2.CANCEL_MODE_FORCE if force else tasks_pb2.CANCEL_MODE_REQUEST

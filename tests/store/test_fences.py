@@ -28,6 +28,7 @@ from tests.store.builders import (
     refusal_in,
     release,
     retry_policy,
+    suspend,
 )
 
 Call = Callable[[Stubs, types_pb2.Lease], Awaitable[Any]]
@@ -43,6 +44,7 @@ FENCED: Final[Mapping[str, Call]] = {
     "FailTask, to be retried": lambda store, held: store.leases.FailTask(fail(held, message="late", retry=retry_policy())),
     "ReleaseTask": lambda store, held: store.leases.ReleaseTask(release(held, delay_ms=77)),
     "ConfirmCancel": lambda store, held: store.leases.ConfirmCancel(leases_pb2.ConfirmCancelRequest(lease=held)),
+    "SuspendTask": lambda store, held: store.leases.SuspendTask(suspend(held, signal="late")),
 }
 BATCHES: Final[Mapping[str, Call]] = {
     "HeartbeatTasks": lambda store, held: store.leases.HeartbeatTasks(

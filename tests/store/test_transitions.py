@@ -20,8 +20,10 @@ from tests.store.builders import (
     get,
     history,
     lease,
+    publish,
     release,
     retry_policy,
+    suspend,
 )
 
 HOUR_MS: Final = 3_600_000
@@ -31,11 +33,12 @@ UNDER_LEASE: Final[dict[Command, Callable[[Stubs, types_pb2.Lease], Awaitable[An
     Command.FAIL: lambda store, held: store.leases.FailTask(fail(held, message="another")),
     Command.RETRY: lambda store, held: store.leases.FailTask(fail(held, retry=retry_policy())),
     Command.RELEASE: lambda store, held: store.leases.ReleaseTask(release(held, delay_ms=5_000)),
+    Command.SUSPEND: lambda store, held: store.leases.SuspendTask(suspend(held, timer_ms=HOUR_MS)),
     Command.CONFIRM_CANCEL: lambda store, held: store.leases.ConfirmCancel(leases_pb2.ConfirmCancelRequest(lease=held)),
 }
 
 
-async def _arrange(store: Stubs, database: asyncpg.Connection, state: TaskState) -> types_pb2.Lease:
+async def _arrange(store: Stubs, state: TaskState) -> types_pb2.Lease:
     """A task in this state, and the last lease it had. Its workflow has the state's name."""
     await create(store, workflow=state, deadline_ms=HOUR_MS)
     held = (await lease(store, workflow=state)).lease
@@ -44,12 +47,8 @@ async def _arrange(store: Stubs, database: asyncpg.Connection, state: TaskState)
             pass
         case TaskState.QUEUED:
             await store.leases.ReleaseTask(release(held))
-        case TaskState.WAITING:  # nothing leads there yet
-            await database.execute(
-                "WITH l AS (UPDATE tenure.tenant SET leased = leased - 1) UPDATE tenure.task_state "
-                "SET state = 'WAITING', worker_id = NULL, expires_at = NULL WHERE task_id = $1::text::uuid",
-                held.task_id,
-            )
+        case TaskState.WAITING:
+            await store.leases.SuspendTask(suspend(held, signal="go"))
         case TaskState.COMPLETED:
             await store.leases.CompleteTask(complete(held))
         case TaskState.FAILED:
@@ -67,6 +66,8 @@ async def _apply(store: Stubs, held: types_pb2.Lease, state: TaskState, command:
     elif command is Command.CLAIM:
         found = await store.leases.LeaseTasks(claim(workflow=state))
         assert len(found.tasks) == (state in froms)
+    elif command is Command.WAKE:
+        await publish(store, held.task_id, name="go")
     elif command is Command.CANCEL:
         outcome = (await store.tasks.CancelTask(cancel(held.task_id, force=True))).outcome
         was_live = outcome == tasks_pb2.CANCEL_OUTCOME_CANCELLED
@@ -78,7 +79,7 @@ async def _apply(store: Stubs, held: types_pb2.Lease, state: TaskState, command:
 async def test_a_command_leads_where_the_table_says_and_from_nowhere_else(
     store: Stubs, database: asyncpg.Connection, clock: Clock, command: Command
 ) -> None:
-    held = {state: await _arrange(store, database, state) for state in TaskState}
+    held = {state: await _arrange(store, state) for state in TaskState}
     before = {state: await get(store, held[state].task_id) for state in TaskState}
     for state in TaskState:
         await _apply(store, held[state], state, command)

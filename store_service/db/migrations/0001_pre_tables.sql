@@ -68,8 +68,11 @@ CREATE TABLE tenure.task (
   media_type            text   NOT NULL,
   input                 bytea  NOT NULL,
   created_at            timestamptz NOT NULL,
+  forked_from           uuid,                -- the task whose first checkpoints it started with
+  forked_checkpoints    int,
   PRIMARY KEY (tenant_id, task_id),
-  UNIQUE (tenant_id, request_id)
+  UNIQUE (tenant_id, request_id),
+  CHECK ((forked_from IS NULL) = (forked_checkpoints IS NULL))
 );
 ALTER TABLE tenure.task ALTER COLUMN input SET STORAGE EXTERNAL;
 CREATE INDEX task_created ON tenure.task (tenant_id, created_at DESC, task_id DESC);

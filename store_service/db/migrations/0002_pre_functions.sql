@@ -51,7 +51,8 @@ END $$;
 CREATE FUNCTION tenure.create_tasks(
   p_tenant text[], p_task uuid[], p_request text[], p_digest bytea[], p_tool text[], p_workflow text[], p_version int[],
   p_issuer text[], p_subject text[], p_capabilities bytea[], p_schema bytea[], p_ttl_ms bigint[], p_poll_ms bigint[],
-  p_deadline_ms bigint[], p_trace text[], p_priority int[], p_media text[], p_input bytea[], p_abandon_ms bigint[]
+  p_deadline_ms bigint[], p_trace text[], p_priority int[], p_media text[], p_input bytea[], p_abandon_ms bigint[],
+  p_e_item bigint[], p_e_key text[], p_e_response bytea[]
 ) RETURNS TABLE (ordinal bigint, outcome text, task_id uuid, created_at timestamptz, opened text[])
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -92,6 +93,10 @@ BEGIN
     FROM new
     CROSS JOIN LATERAL (SELECT CASE WHEN p_deadline_ms[o] > 0 THEN v_now + p_deadline_ms[o] * interval '1 ms' END) d(at)
     CROSS JOIN LATERAL (SELECT CASE WHEN p_abandon_ms[o] > 0 THEN v_now + p_abandon_ms[o] * interval '1 ms' END) a(at)
+  ), early AS (
+    INSERT INTO early_answer (tenant_id, task_id, key, response)
+    SELECT p_tenant[e.o], p_task[e.o], e.key, e.response FROM unnest(p_e_item, p_e_key, p_e_response) e(o, key, response)
+    JOIN new ON new.o = e.o
   ), told AS (
     INSERT INTO history (tenant_id, task_id, line, event, at) SELECT p_tenant[o], p_task[o], 0, 'CREATED', v_now FROM new
   )
@@ -103,7 +108,7 @@ END $$;
 -- Takes ready tasks for a worker: tenants in the order of their turn, at most `p_quantum` tasks of one tenant in one visit
 -- while others have work too, by priority within it. `p_wait` is for a second pass after an empty first one: it waits for the
 -- first tenant in turn, where the first pass skips those that others hold. `p_budget` bounds the bytes of contracts, which
--- ends the taking, and of inputs, which are then left out. A repeated request id returns what it took, as far as it is still
+-- ends the taking, and of inputs and wakes, which are then left out. A repeated request id returns what it took, as far as it is still
 -- held, with leases that last as long as new ones.
 CREATE FUNCTION tenure.claim_tasks(
   p_request text, p_worker text, p_workflow text[], p_version int[], p_tenants text[], p_lease_ms bigint,
@@ -112,7 +117,9 @@ CREATE FUNCTION tenure.claim_tasks(
   tenant_id text, task_id uuid, token bigint, epoch bigint, expires_at timestamptz, attempts int, crashes int, retries int,
   checkpoints int, cancel_requested boolean, deadline_at timestamptz, tool text, workflow text, version int, issuer text,
   subject text, client_capabilities bytea, output_schema bytea, ttl_ms bigint, poll_interval_ms bigint,
-  execution_deadline_ms bigint, trace_parent text, media_type text, input bytea, created_at timestamptz
+  execution_deadline_ms bigint, trace_parent text, media_type text, input bytea, created_at timestamptz,
+  wake text, wake_step text, signal_id text, signal_name text, signal_media_type text, signal_data bytea,
+  input_keys text[], input_responses bytea[], fits boolean
 ) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -214,13 +221,20 @@ BEGIN
   SELECT s.tenant_id, s.task_id, s.token, (SELECT e.epoch FROM epoch e), s.expires_at, s.attempts, s.crashes, s.retries,
          s.checkpoints, s.cancel_requested_at IS NOT NULL, s.deadline_at, t.tool, t.workflow, t.version, t.issuer, t.subject,
          t.client_capabilities, t.output_schema, t.ttl_ms, t.poll_interval_ms, t.execution_deadline_ms, t.trace_parent,
-         t.media_type,
-         CASE WHEN sum(octet_length(t.client_capabilities) + octet_length(t.output_schema)) OVER ()
-                   + sum(octet_length(t.input)) OVER (ORDER BY u.o) <= p_budget THEN t.input END, t.created_at
-  FROM unnest(v_tenant, v_task, v_token) WITH ORDINALITY u(tenant_id, task_id, token, o)
-  JOIN task_state s ON s.tenant_id = u.tenant_id AND s.task_id = u.task_id AND s.token = u.token AND s.expires_at > v_now
-  JOIN task t ON t.tenant_id = u.tenant_id AND t.task_id = u.task_id
-  ORDER BY u.o;
+         t.media_type, CASE WHEN b.fits THEN t.input END, t.created_at, k.wake, k.step, k.signal_id, k.signal_name,
+         k.signal_media_type, CASE WHEN b.fits THEN k.signal_data END, k.input_keys, CASE WHEN b.fits THEN k.input_responses END,
+         b.fits
+  FROM (
+    SELECT u.*, sum(octet_length(x.client_capabilities) + octet_length(x.output_schema)) OVER ()
+                + sum(octet_length(x.input) + coalesce(y.bytes, 0)) OVER (ORDER BY u.o) <= p_budget AS fits
+    FROM unnest(v_tenant, v_task, v_token) WITH ORDINALITY u(tenant_id, task_id, token, o)
+    JOIN task x ON x.tenant_id = u.tenant_id AND x.task_id = u.task_id
+    LEFT JOIN wake y ON y.tenant_id = u.tenant_id AND y.task_id = u.task_id
+  ) b
+  JOIN task_state s ON s.tenant_id = b.tenant_id AND s.task_id = b.task_id AND s.token = b.token AND s.expires_at > v_now
+  JOIN task t ON t.tenant_id = b.tenant_id AND t.task_id = b.task_id
+  LEFT JOIN wake k ON k.tenant_id = b.tenant_id AND k.task_id = b.task_id
+  ORDER BY b.o;
 END $$;
 
 -- Extends leases, never shortening one. Takes no tenant's lock and touches no indexed column.
@@ -370,6 +384,7 @@ BEGIN
   SELECT array_agg(x.o),
          array_agg((x.tenant_id, x.workflow, x.version, CASE WHEN x.back THEN 0 ELSE -1 END, -1, x.ready::int)::delta)
   INTO v_done, v_deltas FROM ended x;
+  PERFORM close_waits(p_tenant, p_task);
   v_opened := apply_deltas(v_deltas);
   RETURN QUERY
   SELECT u.o,
@@ -384,10 +399,10 @@ END $$;
 -- `p_live` are the states that a cancel may leave, from the table of transitions.
 CREATE FUNCTION tenure.cancel_tasks(
   p_tenant text[], p_task uuid[], p_issuer text[], p_subject text[], p_force boolean[], p_live text[], p_grace_ms bigint
-) RETURNS TABLE (ordinal bigint, outcome text, opened text[])
+) RETURNS TABLE (ordinal bigint, outcome text, worker_id text, opened text[])
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
-DECLARE v_now timestamptz; v_outcome text[]; v_deltas delta[]; v_opened text[];
+DECLARE v_now timestamptz; v_outcome text[]; v_worker text[]; v_deltas delta[]; v_opened text[];
 BEGIN
   PERFORM 1 FROM tenant WHERE tenant_id = ANY (p_tenant) ORDER BY tenant_id FOR NO KEY UPDATE;
   PERFORM 1 FROM unnest(p_tenant, p_task) u(t, id) JOIN task_state s ON s.tenant_id = u.t AND s.task_id = u.id
@@ -427,9 +442,11 @@ BEGIN
     SELECT array_agg((e.tenant_id, e.workflow, e.version, -1, -(e.was = 'LEASED')::int, -e.was_ready::int)::delta) AS deltas
     FROM ended e
   )
-  SELECT array_agg(i.outcome ORDER BY i.o), (SELECT c.deltas FROM counted c) INTO v_outcome, v_deltas FROM item i;
+  SELECT array_agg(i.outcome ORDER BY i.o), array_agg(i.worker_id ORDER BY i.o), (SELECT c.deltas FROM counted c)
+  INTO v_outcome, v_worker, v_deltas FROM item i;
+  PERFORM close_waits(p_tenant, p_task);
   v_opened := apply_deltas(v_deltas);
-  RETURN QUERY SELECT u.o, u.outcome, v_opened FROM unnest(v_outcome) WITH ORDINALITY u(outcome, o);
+  RETURN QUERY SELECT u.o, u.outcome, u.w, v_opened FROM unnest(v_outcome, v_worker) WITH ORDINALITY u(outcome, w, o);
 END $$;
 
 -- Says that tasks are still waited for, until `p_abandon_ms` from now, or for good where that is 0: OK or NOT_FOUND.
@@ -464,11 +481,11 @@ END $$;
 -- A lease that ran out counts as a crash if its worker had been heard of; otherwise the answer to the claim may have been
 -- lost. Past `p_max_crashes` leases, or ten, it counts all the same, as some work kills its worker before the first word.
 CREATE FUNCTION tenure.promote_due(p_limit int, p_grace_ms bigint, p_max_crashes int)
-RETURNS TABLE (tenant_id text, task_id uuid, event text, opened text[])
+RETURNS TABLE (tenant_id text, task_id uuid, event text, worker_id text, opened text[])
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE v_now timestamptz := task_now(); v_tenants text[]; v_deltas delta[]; v_opened text[];
-  v_tenant text[]; v_task uuid[]; v_event text[]; v_due text[]; v_after timestamptz := '-infinity';
+  v_tenant text[]; v_task uuid[]; v_event text[]; v_worker text[]; v_due text[]; v_after timestamptz := '-infinity';
 BEGIN
   LOOP
     SELECT array_agg(DISTINCT d.tenant_id), max(d.check_at) INTO v_due, v_after FROM (
@@ -485,8 +502,10 @@ BEGIN
     ORDER BY s.check_at LIMIT p_limit FOR NO KEY UPDATE SKIP LOCKED
   ), judged AS (
     SELECT d.*, d.state = 'LEASED' AND d.expires_at <= v_now AS dead,
-           d.crashes + (d.state = 'LEASED' AND d.expires_at <= v_now AND (d.lived OR d.attempts > greatest(p_max_crashes, 10)))::int AS crashed
-    FROM due d
+           d.crashes + (d.state = 'LEASED' AND d.expires_at <= v_now
+                        AND (d.lived OR d.attempts > greatest(p_max_crashes, 10)))::int AS crashed,
+           w.until AS wait_until, w.kind AS wait_kind
+    FROM due d LEFT JOIN wait w ON d.state = 'WAITING' AND w.tenant_id = d.tenant_id AND w.task_id = d.task_id
   ), decided AS MATERIALIZED (
     SELECT j.*, CASE
         WHEN j.cancel_at <= v_now OR (j.dead AND j.cancel_requested_at IS NOT NULL) THEN 'CANCELLED'
@@ -496,13 +515,15 @@ BEGIN
         WHEN j.dead THEN 'LEASE_EXPIRED'
         WHEN j.abandon_at <= v_now AND j.cancel_requested_at IS NULL THEN 'CANCEL_REQUESTED'
         WHEN j.state = 'QUEUED' AND NOT j.ready AND j.ready_at <= v_now THEN 'READY'
+        WHEN j.wait_until <= v_now THEN 'WOKEN'
         ELSE 'NOTHING' END AS event
     FROM judged j
   ), moved AS (
     UPDATE task_state s SET
-      state = CASE WHEN d.event IN ('CANCELLED', 'FAILED') THEN d.event WHEN d.event = 'LEASE_EXPIRED' THEN 'QUEUED' ELSE s.state END,
-      ready = d.event IN ('LEASE_EXPIRED', 'READY') OR (s.ready AND d.event = 'NOTHING'),
-      ready_at = CASE WHEN d.event = 'LEASE_EXPIRED' THEN s.expires_at ELSE s.ready_at END,
+      state = CASE WHEN d.event IN ('CANCELLED', 'FAILED') THEN d.event
+                   WHEN d.event IN ('LEASE_EXPIRED', 'WOKEN') THEN 'QUEUED' ELSE s.state END,
+      ready = d.event IN ('LEASE_EXPIRED', 'READY', 'WOKEN') OR (s.ready AND d.event = 'NOTHING'),
+      ready_at = CASE d.event WHEN 'LEASE_EXPIRED' THEN s.expires_at WHEN 'WOKEN' THEN d.wait_until ELSE s.ready_at END,
       worker_id = CASE WHEN d.event NOT IN ('CANCELLED', 'FAILED', 'LEASE_EXPIRED') THEN s.worker_id END,
       expires_at = CASE WHEN d.event NOT IN ('CANCELLED', 'FAILED', 'LEASE_EXPIRED') THEN s.expires_at END,
       crashes = d.crashed,
@@ -511,6 +532,7 @@ BEGIN
       abandon_at = CASE WHEN d.abandon_at > v_now THEN s.abandon_at END,
       check_at = CASE WHEN d.event NOT IN ('CANCELLED', 'FAILED') THEN least(
           CASE WHEN d.event = 'NOTHING' AND s.state = 'QUEUED' AND NOT s.ready THEN s.ready_at END,
+          CASE WHEN d.event = 'NOTHING' THEN d.wait_until END,
           CASE WHEN d.event <> 'LEASE_EXPIRED' THEN s.expires_at END,
           s.deadline_at,
           CASE WHEN d.event = 'CANCEL_REQUESTED' THEN v_now + p_grace_ms * interval '1 ms' ELSE s.cancel_at END,
@@ -523,7 +545,14 @@ BEGIN
       changed_at = CASE WHEN d.event IN ('READY', 'NOTHING') THEN s.changed_at ELSE greatest(s.changed_at, v_now) END
     FROM decided d WHERE s.tenant_id = d.tenant_id AND s.task_id = d.task_id
     RETURNING s.tenant_id, s.task_id, s.workflow, s.version, d.event, d.state AS was, d.ready AS was_ready, s.state, s.ready,
-              d.worker_id, d.token, s.lines - 1 AS line, d.deadline_at <= v_now AS late
+              d.worker_id, d.token, s.lines - 1 AS line, d.deadline_at <= v_now AS late,
+              CASE WHEN d.wait_kind = 'SIGNAL' THEN 'TIMEOUT' ELSE d.wait_kind END AS wake
+  ), woken AS (
+    UPDATE wait w SET wake = m.wake
+    FROM moved m WHERE m.event = 'WOKEN' AND w.tenant_id = m.tenant_id AND w.task_id = m.task_id
+  ), unanswered AS (
+    UPDATE input_request r SET state = 'OVER'
+    FROM moved m WHERE m.event = 'WOKEN' AND r.tenant_id = m.tenant_id AND r.task_id = m.task_id AND r.state = 'OPEN'
   ), kept AS (
     INSERT INTO outcome (tenant_id, task_id, error_code, error_message, error_reason)
     SELECT m.tenant_id, m.task_id, -32603,
@@ -534,15 +563,17 @@ BEGIN
   ), told AS (
     INSERT INTO history (tenant_id, task_id, line, event, at, worker_id, token, detail)
     SELECT m.tenant_id, m.task_id, m.line, m.event, v_now, m.worker_id, CASE WHEN m.worker_id IS NOT NULL THEN m.token END,
-           CASE WHEN m.event <> 'FAILED' THEN '' WHEN m.late THEN 'EXECUTION_DEADLINE' ELSE 'CRASH_LIMIT' END
+           CASE WHEN m.event = 'WOKEN' THEN m.wake WHEN m.event <> 'FAILED' THEN '' WHEN m.late THEN 'EXECUTION_DEADLINE'
+                ELSE 'CRASH_LIMIT' END
     FROM moved m WHERE m.event NOT IN ('READY', 'NOTHING')
   )
   SELECT array_agg((m.tenant_id, m.workflow, m.version, CASE WHEN m.event IN ('CANCELLED', 'FAILED') THEN -1 ELSE 0 END,
                     (m.state = 'LEASED')::int - (m.was = 'LEASED')::int, m.ready::int - m.was_ready::int)::delta),
-         array_agg(m.tenant_id), array_agg(m.task_id), array_agg(m.event)
-  INTO v_deltas, v_tenant, v_task, v_event FROM moved m;
+         array_agg(m.tenant_id), array_agg(m.task_id), array_agg(m.event), array_agg(m.worker_id)
+  INTO v_deltas, v_tenant, v_task, v_event, v_worker FROM moved m;
+  PERFORM close_waits(v_tenant, v_task);
   v_opened := apply_deltas(v_deltas);
-  RETURN QUERY SELECT u.t, u.id, u.event, v_opened FROM unnest(v_tenant, v_task, v_event) u(t, id, event);
+  RETURN QUERY SELECT u.t, u.id, u.event, u.w, v_opened FROM unnest(v_tenant, v_task, v_event, v_worker) u(t, id, event, w);
 END $$;
 
 -- Sets a tenant's policy; the last writer wins. Lanes follow at once. Returns the lanes that opened.
@@ -587,6 +618,10 @@ BEGIN
   SELECT array_agg(m.task_id) INTO v_task FROM marked m;
   IF v_task IS NULL THEN RETURN; END IF;
   UPDATE tenant SET tombstones = v_last + cardinality(v_task) WHERE tenant_id = p_tenant;
+  DELETE FROM signal WHERE tenant_id = p_tenant AND task_id = ANY (v_task);
+  DELETE FROM input_request WHERE tenant_id = p_tenant AND task_id = ANY (v_task);
+  DELETE FROM early_answer WHERE tenant_id = p_tenant AND task_id = ANY (v_task);
+  DELETE FROM wait WHERE tenant_id = p_tenant AND task_id = ANY (v_task);
   DELETE FROM checkpoint WHERE tenant_id = p_tenant AND task_id = ANY (v_task);
   DELETE FROM outcome WHERE tenant_id = p_tenant AND task_id = ANY (v_task);
   DELETE FROM progress WHERE tenant_id = p_tenant AND task_id = ANY (v_task);
@@ -594,16 +629,4 @@ BEGIN
   DELETE FROM task_state WHERE tenant_id = p_tenant AND task_id = ANY (v_task);
   DELETE FROM task WHERE tenant_id = p_tenant AND task_id = ANY (v_task);
   RETURN QUERY SELECT x.* FROM tombstone x WHERE x.tenant_id = p_tenant AND x.cursor > v_last ORDER BY x.cursor;
-END $$;
-
--- Names resolve in the schema alone. Plans are pinned where the query lives: by key, by nested loop, one plan for all
--- parameters.
-DO $$
-DECLARE f text; setting text;
-BEGIN
-  FOREACH f IN ARRAY '{apply_deltas,create_tasks,claim_tasks,heartbeat_tasks,append_checkpoints,report_progress,finish_tasks,cancel_tasks,attach_tasks,promote_due,set_tenant_policy,remove_tasks}'::text[] LOOP
-    FOREACH setting IN ARRAY '{"search_path = tenure, pg_temp","enable_seqscan = off","enable_hashjoin = off","enable_mergejoin = off","plan_cache_mode = force_generic_plan"}'::text[] LOOP
-      EXECUTE format('ALTER FUNCTION tenure.%I SET %s', f, setting);
-    END LOOP;
-  END LOOP;
 END $$;

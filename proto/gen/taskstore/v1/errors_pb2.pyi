@@ -74,6 +74,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """ALREADY_EXISTS. The signal id was used with other content. Use a new one."""
     ERROR_REASON_INPUT_LIMIT: _ErrorReason.ValueType  # 18
     """FAILED_PRECONDITION. The task has as many questions as a task may have."""
+    ERROR_REASON_SIGNAL_LIMIT: _ErrorReason.ValueType  # 19
+    """RESOURCE_EXHAUSTED. As many signals wait to be received by the task as a task may have. Try again later."""
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why a call, or an item of a batch, was refused, and what its caller does next."""
@@ -124,4 +126,6 @@ ERROR_REASON_SIGNAL_ID_CONFLICT: ErrorReason.ValueType  # 17
 """ALREADY_EXISTS. The signal id was used with other content. Use a new one."""
 ERROR_REASON_INPUT_LIMIT: ErrorReason.ValueType  # 18
 """FAILED_PRECONDITION. The task has as many questions as a task may have."""
+ERROR_REASON_SIGNAL_LIMIT: ErrorReason.ValueType  # 19
+"""RESOURCE_EXHAUSTED. As many signals wait to be received by the task as a task may have. Try again later."""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015

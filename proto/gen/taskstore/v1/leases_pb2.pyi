@@ -119,7 +119,7 @@ class LeasedTask(_message.Message):
     CREATED_AT_FIELD_NUMBER: _builtins.int
     WAKE_FIELD_NUMBER: _builtins.int
     input_left_out: _builtins.bool
-    """Whether the input did not fit into the answer (4 MiB for all). Read it by LoadInput."""
+    """Whether the input and what came with the wake did not fit into the answer (4 MiB for all). Read them by LoadInput."""
     attempts: _builtins.int
     """How many leases the task was given, this one included."""
     crashes: _builtins.int
@@ -563,18 +563,24 @@ class LoadInputResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     INPUT_FIELD_NUMBER: _builtins.int
+    WAKE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def input(self) -> _types_pb2.Payload:
         """The input."""
+
+    @_builtins.property
+    def wake(self) -> Global___Wake:
+        """What ended the task's last wait, see LeasedTask."""
 
     def __init__(
         self,
         *,
         input: _types_pb2.Payload | None = ...,
+        wake: Global___Wake | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["input", b"input"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["input", b"input", "wake", b"wake"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["input", b"input"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["input", b"input", "wake", b"wake"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1318,7 +1324,7 @@ class NewInputWait(_message.Message):
     """How long from now it waits at most; 0 means without end. Questions not answered by then are over."""
     @_builtins.property
     def requests(self) -> _containers.RepeatedCompositeFieldContainer[Global___NewInputRequest]:
-        """1 to 100 questions, all open at once. A task asks at most 1,000 in its life."""
+        """1 to 16 questions under different names, all open at once. A task asks at most 1,000 in its life."""
 
     def __init__(
         self,
@@ -1349,7 +1355,7 @@ class NewInputRequest(_message.Message):
     """What is asked, see InputRequest."""
     @_builtins.property
     def params(self) -> _types_pb2.Payload:
-        """The parameters of the question as JSON. At most 1 MiB."""
+        """The parameters of the question as JSON. At most 64 KiB."""
 
     def __init__(
         self,

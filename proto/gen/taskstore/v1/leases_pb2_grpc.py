@@ -166,7 +166,7 @@ class LeaseServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def LoadInput(self, request, context):
-        """Reads the input of a leased task that LeaseTasks left out for its size.
+        """Reads the input and the wake of a leased task that LeaseTasks left out for their size.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

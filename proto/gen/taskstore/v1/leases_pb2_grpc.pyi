@@ -50,7 +50,7 @@ class LeaseServiceStub:
     ReportProgress: _grpc.UnaryUnaryMultiCallable[_leases_pb2.ReportProgressRequest, _leases_pb2.ReportProgressResponse]
     """Reports how far a task has come and what it is doing. The last 16 reports are kept."""
     LoadInput: _grpc.UnaryUnaryMultiCallable[_leases_pb2.LoadInputRequest, _leases_pb2.LoadInputResponse]
-    """Reads the input of a leased task that LeaseTasks left out for its size."""
+    """Reads the input and the wake of a leased task that LeaseTasks left out for their size."""
     LoadCheckpoints: _grpc.UnaryUnaryMultiCallable[_leases_pb2.LoadCheckpointsRequest, _leases_pb2.LoadCheckpointsResponse]
     """Reads the checkpoints of a leased task, oldest first."""
     AppendCheckpoint: _grpc.UnaryUnaryMultiCallable[_leases_pb2.AppendCheckpointRequest, _leases_pb2.AppendCheckpointResponse]
@@ -111,7 +111,7 @@ class LeaseServiceAsyncStub(LeaseServiceStub):
     ReportProgress: _aio.UnaryUnaryMultiCallable[_leases_pb2.ReportProgressRequest, _leases_pb2.ReportProgressResponse]  # type: ignore[assignment]
     """Reports how far a task has come and what it is doing. The last 16 reports are kept."""
     LoadInput: _aio.UnaryUnaryMultiCallable[_leases_pb2.LoadInputRequest, _leases_pb2.LoadInputResponse]  # type: ignore[assignment]
-    """Reads the input of a leased task that LeaseTasks left out for its size."""
+    """Reads the input and the wake of a leased task that LeaseTasks left out for their size."""
     LoadCheckpoints: _aio.UnaryUnaryMultiCallable[_leases_pb2.LoadCheckpointsRequest, _leases_pb2.LoadCheckpointsResponse]  # type: ignore[assignment]
     """Reads the checkpoints of a leased task, oldest first."""
     AppendCheckpoint: _aio.UnaryUnaryMultiCallable[_leases_pb2.AppendCheckpointRequest, _leases_pb2.AppendCheckpointResponse]  # type: ignore[assignment]
@@ -199,7 +199,7 @@ class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _leases_pb2.LoadInputRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_leases_pb2.LoadInputResponse, _abc.Awaitable[_leases_pb2.LoadInputResponse]]:
-        """Reads the input of a leased task that LeaseTasks left out for its size."""
+        """Reads the input and the wake of a leased task that LeaseTasks left out for their size."""
 
     @_abc_1.abstractmethod
     def LoadCheckpoints(

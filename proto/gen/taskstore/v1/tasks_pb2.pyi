@@ -221,7 +221,7 @@ class CreateTaskRequest(_message.Message):
 
     @_builtins.property
     def early_answers(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.InputAnswer]:
-        """Answers given before the questions: used when the work first asks under their key. At most 100."""
+        """Answers given before the questions: used when the work first asks under their key. At most 16."""
 
     def __init__(
         self,
@@ -992,7 +992,7 @@ class AnswerInputsRequest(_message.Message):
 
     @_builtins.property
     def answers(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.InputAnswer]:
-        """1 to 100 answers, each to another question."""
+        """1 to 100 answers, each to another question; at most 4 MiB in all."""
 
     def __init__(
         self,

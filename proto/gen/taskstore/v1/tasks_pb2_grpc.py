@@ -214,7 +214,7 @@ class TaskServiceServicer:
     def PublishSignal(self, request, context):
         """Sends a named message to a task. Idempotent by `signal_id` and content. A task that waits for it goes back to the
         queue with it; sent before the wait, it is kept for it; sent to a task that ended, or after the wait's timeout, it
-        is kept as a dead letter. Refused with TASK_NOT_FOUND, SIGNAL_ID_CONFLICT.
+        is kept as a dead letter. Refused with TASK_NOT_FOUND, SIGNAL_ID_CONFLICT, SIGNAL_LIMIT.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -74,7 +74,7 @@ class TaskServiceStub:
     PublishSignal: _grpc.UnaryUnaryMultiCallable[_tasks_pb2.PublishSignalRequest, _tasks_pb2.PublishSignalResponse]
     """Sends a named message to a task. Idempotent by `signal_id` and content. A task that waits for it goes back to the
     queue with it; sent before the wait, it is kept for it; sent to a task that ended, or after the wait's timeout, it
-    is kept as a dead letter. Refused with TASK_NOT_FOUND, SIGNAL_ID_CONFLICT.
+    is kept as a dead letter. Refused with TASK_NOT_FOUND, SIGNAL_ID_CONFLICT, SIGNAL_LIMIT.
     """
     GetSignal: _grpc.UnaryUnaryMultiCallable[_tasks_pb2.GetSignalRequest, _tasks_pb2.GetSignalResponse]
     """Reads what became of a signal, without its payload. Refused with SIGNAL_NOT_FOUND."""
@@ -130,7 +130,7 @@ class TaskServiceAsyncStub(TaskServiceStub):
     PublishSignal: _aio.UnaryUnaryMultiCallable[_tasks_pb2.PublishSignalRequest, _tasks_pb2.PublishSignalResponse]  # type: ignore[assignment]
     """Sends a named message to a task. Idempotent by `signal_id` and content. A task that waits for it goes back to the
     queue with it; sent before the wait, it is kept for it; sent to a task that ended, or after the wait's timeout, it
-    is kept as a dead letter. Refused with TASK_NOT_FOUND, SIGNAL_ID_CONFLICT.
+    is kept as a dead letter. Refused with TASK_NOT_FOUND, SIGNAL_ID_CONFLICT, SIGNAL_LIMIT.
     """
     GetSignal: _aio.UnaryUnaryMultiCallable[_tasks_pb2.GetSignalRequest, _tasks_pb2.GetSignalResponse]  # type: ignore[assignment]
     """Reads what became of a signal, without its payload. Refused with SIGNAL_NOT_FOUND."""
@@ -261,7 +261,7 @@ class TaskServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_tasks_pb2.PublishSignalResponse, _abc.Awaitable[_tasks_pb2.PublishSignalResponse]]:
         """Sends a named message to a task. Idempotent by `signal_id` and content. A task that waits for it goes back to the
         queue with it; sent before the wait, it is kept for it; sent to a task that ended, or after the wait's timeout, it
-        is kept as a dead letter. Refused with TASK_NOT_FOUND, SIGNAL_ID_CONFLICT.
+        is kept as a dead letter. Refused with TASK_NOT_FOUND, SIGNAL_ID_CONFLICT, SIGNAL_LIMIT.
         """
 
     @_abc_1.abstractmethod

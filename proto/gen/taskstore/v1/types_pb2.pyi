@@ -629,7 +629,7 @@ class InputRequest(_message.Message):
     """What is asked, as MCP names it: `elicitation/create`, `sampling/createMessage`, `roots/list`. 1 to 128 bytes."""
     @_builtins.property
     def params(self) -> Global___Payload:
-        """The parameters of the question as JSON, kept byte for byte. At most 1 MiB."""
+        """The parameters of the question as JSON, kept byte for byte. At most 64 KiB."""
 
     @_builtins.property
     def asked_at(self) -> _timestamp_pb2.Timestamp:
@@ -663,7 +663,7 @@ class InputAnswer(_message.Message):
     """The key of the question."""
     @_builtins.property
     def response(self) -> Global___Payload:
-        """The caller's answer as JSON, kept byte for byte. At most 1 MiB."""
+        """The caller's answer as JSON, kept byte for byte. At most 256 KiB."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Between messages and values. Reading checks every field; writing cannot fail."""
+"""From messages to values: every field is checked."""
 
 import math
 from collections.abc import Sequence
@@ -6,40 +6,36 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from google.protobuf import timestamp_pb2
-from taskstore.v1 import leases_pb2, retention_pb2, tasks_pb2, tenants_pb2, types_pb2
+from taskstore.v1 import leases_pb2, tasks_pb2, types_pb2
 
 from store_service.model import limits
 from store_service.model.leases import (
     Claim,
     Disposition,
-    Extended,
     Finish,
     Heartbeat,
     Lease,
-    LeasedTask,
     NewCheckpoint,
     Report,
     RetryPolicy,
+    Suspend,
     WorkflowVersion,
 )
 from store_service.model.limits import check_name, check_range, check_task_id, check_text
-from store_service.model.payloads import JSON, Payload, check_json, check_payload
+from store_service.model.payloads import JSON, check_json, check_payload
 from store_service.model.refusals import invalid
 from store_service.model.states import TaskState
 from store_service.model.tasks import (
-    Checkpoint,
-    HistoryLine,
+    Answers,
+    Fork,
+    NewSignal,
     NewTask,
     Owner,
-    Progress,
-    Task,
     TaskContract,
-    TaskError,
     TaskRef,
     TaskView,
-    Tenant,
-    Tombstone,
 )
+from store_service.model.waits import Answer, NewQuestion, WaitKind
 
 _INT31 = range(2**31)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -52,7 +48,13 @@ def read_owner(message: types_pb2.Owner) -> Owner:
     )
 
 
-def read_ref(message: tasks_pb2.GetTaskRequest | tasks_pb2.CancelTaskRequest | tasks_pb2.AttachTaskRequest) -> TaskRef:
+def read_ref(
+    message: tasks_pb2.GetTaskRequest
+    | tasks_pb2.CancelTaskRequest
+    | tasks_pb2.AttachTaskRequest
+    | tasks_pb2.AnswerInputsRequest
+    | tasks_pb2.PublishSignalRequest,
+) -> TaskRef:
     """Which task a caller means."""
     owner = read_owner(message.owner) if message.HasField("owner") else None
     return TaskRef(check_name("tenant_id", message.tenant_id), check_task_id("task_id", message.task_id), owner)
@@ -88,6 +90,7 @@ def read_new_task(message: tasks_pb2.CreateTaskRequest) -> NewTask:
         priority=message.priority,
         input=check_payload("input", message.input.media_type, message.input.data, most_bytes=limits.INPUT_BYTES),
         abandon_after_ms=check_range("abandon_after_ms", message.abandon_after_ms, limits.DEADLINE_MS),
+        early_answers=_read_answers("early_answers", message.early_answers, range(limits.QUESTIONS_PER_WAIT + 1)),
     )
 
 
@@ -218,174 +221,6 @@ def read_confirm_cancel(message: leases_pb2.ConfirmCancelRequest) -> Finish:
     return Finish(lease=read_lease(message.lease), disposition=Disposition.CANCELLED)
 
 
-def to_time(value: datetime | None) -> timestamp_pb2.Timestamp | None:
-    """A time, or none."""
-    if value is None:
-        return None
-    message = timestamp_pb2.Timestamp()
-    message.FromDatetime(value)
-    return message
-
-
-def to_payload(value: Payload | None) -> types_pb2.Payload | None:
-    """A payload, or none."""
-    return None if value is None else types_pb2.Payload(media_type=value.media_type, data=value.data)
-
-
-def to_contract(value: TaskContract) -> types_pb2.TaskContract:
-    """A contract."""
-    return types_pb2.TaskContract(
-        tool=value.tool,
-        workflow=value.workflow,
-        workflow_version=value.workflow_version,
-        owner=types_pb2.Owner(issuer=value.owner.issuer, subject=value.owner.subject),
-        client_capabilities=value.client_capabilities,
-        output_schema=value.output_schema,
-        ttl_ms=value.ttl_ms,
-        poll_interval_ms=value.poll_interval_ms,
-        execution_deadline_ms=value.execution_deadline_ms,
-        trace_parent=value.trace_parent,
-    )
-
-
-def to_task(value: Task) -> types_pb2.Task:
-    """A task. Its handle ends one ttl after its end."""
-    handle_expires_at = value.ended_at and value.ended_at + timedelta(milliseconds=value.contract.ttl_ms)
-    message = types_pb2.Task(
-        tenant_id=value.tenant_id,
-        task_id=str(value.task_id),
-        state=to_state(value.state),
-        contract=to_contract(value.contract),
-        priority=value.priority,
-        created_at=to_time(value.created_at),
-        changed_at=to_time(value.changed_at),
-        ended_at=to_time(value.ended_at),
-        read_at=to_time(value.read_at),
-        change=value.change,
-        progress=_to_progress(value.progress),
-        cancel_requested=value.cancel_requested,
-        attempts=value.attempts,
-        crashes=value.crashes,
-        retries=value.retries,
-        checkpoints=value.checkpoints,
-        worker_id=value.worker_id or "",
-        token=value.token,
-        lease_expires_at=to_time(value.lease_expires_at),
-        handle_expires_at=to_time(handle_expires_at),
-        input=to_payload(value.input),
-    )
-    match value.outcome:
-        case Payload():
-            message.result.CopyFrom(types_pb2.Payload(media_type=value.outcome.media_type, data=value.outcome.data))
-        case TaskError(code, text, data, reason):
-            message.error.CopyFrom(
-                types_pb2.TaskError(
-                    code=code,
-                    message=text,
-                    data=to_payload(data),
-                    reason=types_pb2.FailureReason.Value(f"FAILURE_REASON_{reason}"),
-                )
-            )
-    return message
-
-
-def to_state(value: TaskState) -> types_pb2.TaskState.ValueType:
-    """A state."""
-    return types_pb2.TaskState.Value(f"TASK_STATE_{value}")
-
-
-def _to_progress(value: Progress | None) -> types_pb2.Progress | None:
-    if value is None:
-        return None
-    return types_pb2.Progress(sequence=value.sequence, value=value.value, total=value.total, message=value.message)
-
-
-def to_history_line(value: HistoryLine) -> tasks_pb2.HistoryLine:
-    """A line of history."""
-    return tasks_pb2.HistoryLine(
-        line=value.line,
-        event=tasks_pb2.HistoryEvent.Value(f"HISTORY_EVENT_{value.event}"),
-        at=to_time(value.at),
-        worker_id=value.worker_id or "",
-        token=value.token or 0,
-        detail=value.detail,
-    )
-
-
-def to_checkpoint(value: Checkpoint) -> types_pb2.Checkpoint:
-    """A checkpoint."""
-    return types_pb2.Checkpoint(
-        revision=value.revision,
-        step=value.step,
-        payload=to_payload(value.payload),
-        token=value.token,
-        created_at=to_time(value.created_at),
-    )
-
-
-def to_leased_task(value: LeasedTask) -> leases_pb2.LeasedTask:
-    """A task taken."""
-    lease = value.lease
-    return leases_pb2.LeasedTask(
-        lease=types_pb2.Lease(
-            tenant_id=lease.tenant_id,
-            task_id=str(lease.task_id),
-            worker_id=lease.worker_id,
-            token=lease.token,
-            epoch=lease.epoch,
-        ),
-        expires_at=to_time(value.expires_at),
-        contract=to_contract(value.contract),
-        input=to_payload(value.input),
-        input_left_out=value.input is None,
-        attempts=value.attempts,
-        crashes=value.crashes,
-        retries=value.retries,
-        checkpoints=value.checkpoints,
-        cancel_requested=value.cancel_requested,
-        deadline_at=to_time(value.deadline_at),
-        created_at=to_time(value.created_at),
-    )
-
-
-def to_extended(value: Extended) -> leases_pb2.HeartbeatTaskResponse:
-    """A lease that was extended."""
-    return leases_pb2.HeartbeatTaskResponse(expires_at=to_time(value.expires_at), cancel_requested=value.cancel_requested)
-
-
-def to_tenant(value: Tenant) -> tenants_pb2.Tenant:
-    """A tenant."""
-    return tenants_pb2.Tenant(
-        tenant_id=value.tenant_id,
-        policy=tenants_pb2.TenantPolicy(
-            max_outstanding=value.max_outstanding, max_leased=value.max_leased, retention_ms=value.retention_ms
-        ),
-        outstanding=value.outstanding,
-        leased=value.leased,
-    )
-
-
-def to_tombstone(value: Tombstone) -> retention_pb2.Tombstone:
-    """A tombstone."""
-    return retention_pb2.Tombstone(
-        tenant_id=value.tenant_id,
-        cursor=value.cursor,
-        task_id=str(value.task_id),
-        tool=value.tool,
-        workflow=value.workflow,
-        workflow_version=value.version,
-        state=to_state(value.state),
-        created_at=to_time(value.created_at),
-        ended_at=to_time(value.ended_at),
-        removed_at=to_time(value.removed_at),
-    )
-
-
-def to_page_token(last: Task) -> str:
-    """Where the next page of a list starts."""
-    return f"{(last.created_at - _EPOCH) // timedelta(microseconds=1):x}.{last.task_id.hex}"
-
-
 def read_page_token(token: str) -> tuple[datetime, UUID] | None:
     """Where a page starts; None for the first."""
     if not token:
@@ -395,3 +230,86 @@ def read_page_token(token: str) -> tuple[datetime, UUID] | None:
         return _EPOCH + timedelta(microseconds=int(micros, 16)), UUID(hex=task_id)
     except (ValueError, OverflowError):
         raise invalid("page_token", "must be one that an earlier answer gave") from None
+
+
+def read_suspend(message: leases_pb2.SuspendTaskRequest) -> Suspend:
+    """A wish to suspend a leased task."""
+    lease = read_lease(message.lease)
+    step = check_text("step", message.step, most_bytes=256)
+    match message.WhichOneof("wait"):
+        case "timer":
+            delay_ms = check_range("timer.delay_ms", message.timer.delay_ms, limits.DEADLINE_MS[1:])
+            return Suspend(lease=lease, step=step, kind=WaitKind.TIMER, delay_ms=delay_ms)
+        case "signal":
+            name = check_name("signal.name", message.signal.name)
+            timeout_ms = check_range("signal.timeout_ms", message.signal.timeout_ms, limits.DEADLINE_MS)
+            return Suspend(lease=lease, step=step, kind=WaitKind.SIGNAL, delay_ms=timeout_ms, signal_name=name)
+        case "input":
+            check_range("input.requests", len(message.input.requests), range(1, limits.QUESTIONS_PER_WAIT + 1))
+            questions = tuple(map(_read_question, message.input.requests))
+            if len({question.name for question in questions}) < len(questions):
+                raise invalid("input.requests.name", "must be different for each question of a wait")
+            timeout_ms = check_range("input.timeout_ms", message.input.timeout_ms, limits.DEADLINE_MS)
+            return Suspend(lease=lease, step=step, kind=WaitKind.INPUT, delay_ms=timeout_ms, questions=questions)
+        case _:
+            raise invalid("wait", "must be a timer, a signal or an input")
+
+
+def _read_question(message: leases_pb2.NewInputRequest) -> NewQuestion:
+    name = check_text("input.requests.name", message.name, most_bytes=128)
+    if "#" in name:
+        raise invalid("input.requests.name", "must not contain #, which marks repetitions")
+    method = check_text("input.requests.method", message.method, most_bytes=128)
+    params = _read_json_payload("input.requests.params", message.params, most_bytes=limits.QUESTION_BYTES)
+    return NewQuestion(name, method, params)
+
+
+def read_answers(message: tasks_pb2.AnswerInputsRequest) -> Answers:
+    """Answers to questions of one task."""
+    answered_by = read_owner(message.answered_by) if message.HasField("answered_by") else None
+    answers = _read_answers("answers", message.answers, range(1, limits.ANSWERS_PER_CALL + 1))
+    return Answers(ref=read_ref(message), answered_by=answered_by, answers=answers)
+
+
+def _read_answers(field: str, messages: Sequence[types_pb2.InputAnswer], allowed: range) -> tuple[Answer, ...]:
+    check_range(field, len(messages), allowed)
+    answers = tuple(
+        Answer(
+            check_text(f"{field}.key", one.key, most_bytes=160),
+            _read_json_payload(f"{field}.response", one.response, most_bytes=limits.ANSWERED_BYTES),
+        )
+        for one in messages
+    )
+    if len({answer.key for answer in answers}) < len(answers):
+        raise invalid(f"{field}.key", "must be different for each answer")
+    if sum(len(answer.response) for answer in answers) > limits.ANSWER_BYTES:
+        raise invalid(field, f"must be at most {limits.ANSWER_BYTES} bytes in all")
+    return answers
+
+
+def _read_json_payload(field: str, message: types_pb2.Payload, *, most_bytes: int) -> bytes:
+    payload = check_payload(field, message.media_type, message.data, most_bytes=most_bytes)
+    if payload.media_type != JSON:
+        raise invalid(f"{field}.media_type", f"must be {JSON}")
+    return payload.data
+
+
+def read_new_signal(message: tasks_pb2.PublishSignalRequest) -> NewSignal:
+    """A signal to be published."""
+    return NewSignal(
+        ref=read_ref(message),
+        signal_id=check_text("signal_id", message.signal_id, most_bytes=128),
+        name=check_name("name", message.name),
+        payload=check_payload("payload", message.payload.media_type, message.payload.data, most_bytes=limits.SIGNAL_BYTES),
+    )
+
+
+def read_fork(message: tasks_pb2.ForkTaskRequest) -> Fork:
+    """A wish for a fork."""
+    owner = read_owner(message.owner) if message.HasField("owner") else None
+    source = TaskRef(check_name("tenant_id", message.tenant_id), check_task_id("source_task_id", message.source_task_id), owner)
+    return Fork(
+        source=source,
+        request_id=check_text("request_id", message.request_id, most_bytes=128),
+        checkpoints=check_range("checkpoints", message.checkpoints, _INT31),
+    )

@@ -1,0 +1,28 @@
+-- Waits, questions, signals, forks. In every query the tenant comes first.
+
+-- name: suspend_tasks
+-- $1 tenant, $2 task, $3 worker, $4 token, $5 epoch, $6 digest, $7 step, $8 kind, $9 delay ms, $10 signal name or null: arrays;
+-- $11 item, $12 name, $13 method, $14 params: arrays, one element a question; $15 most questions of a task
+SELECT ordinal, outcome, keys, opened
+FROM tenure.suspend_tasks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15) ORDER BY ordinal
+
+-- name: answer_inputs
+-- $1 tenant, $2 task, $3 issuer or null, $4 subject or null, $5 issuer and $6 subject who answer, $7 keys, $8 responses
+SELECT ordinal, outcome, opened FROM tenure.answer_inputs($1, $2, $3, $4, $5, $6, $7, $8) ORDER BY ordinal
+
+-- name: publish_signal
+-- $1 tenant, $2 signal, $3 task, $4 issuer or null, $5 subject or null, $6 name, $7 digest, $8 media type, $9 data,
+-- $10 most pending ones of a task
+SELECT outcome, replayed, opened FROM tenure.publish_signal($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+
+-- name: get_signal
+-- $1 tenant, $2 signal
+SELECT task_id, name, state, accepted_at FROM tenure.signal WHERE tenant_id = $1 AND signal_id = $2
+
+-- name: fork_task
+-- $1 tenant, $2 source, $3 checkpoints, $4 issuer or null, $5 subject or null, $6 new task, $7 request, $8 digest
+SELECT outcome, task_id, opened FROM tenure.fork_task($1, $2, $3, $4, $5, $6, $7, $8)
+
+-- name: compact_signals
+-- $1 tenant, $2 age in ms, $3 most signals
+SELECT tenure.compact_signals($1, $2, $3) AS compacted

@@ -1,0 +1,253 @@
+"""From values to messages. It cannot fail."""
+
+from datetime import UTC, datetime, timedelta
+from typing import assert_never
+
+from google.protobuf import timestamp_pb2
+from taskstore.v1 import leases_pb2, retention_pb2, tasks_pb2, tenants_pb2, types_pb2
+
+from store_service.model.leases import (
+    Extended,
+    LeasedTask,
+)
+from store_service.model.payloads import JSON, Payload
+from store_service.model.states import TaskState
+from store_service.model.tasks import (
+    Checkpoint,
+    HistoryLine,
+    Progress,
+    Task,
+    TaskContract,
+    TaskError,
+    Tenant,
+    Tombstone,
+)
+from store_service.model.waits import Wait, WaitKind, Wake, WakeCause
+
+_INT31 = range(2**31)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def to_time(value: datetime | None) -> timestamp_pb2.Timestamp | None:
+    """A time, or none."""
+    if value is None:
+        return None
+    message = timestamp_pb2.Timestamp()
+    message.FromDatetime(value)
+    return message
+
+
+def to_payload(value: Payload | None) -> types_pb2.Payload | None:
+    """A payload, or none."""
+    return None if value is None else types_pb2.Payload(media_type=value.media_type, data=value.data)
+
+
+def to_contract(value: TaskContract) -> types_pb2.TaskContract:
+    """A contract."""
+    return types_pb2.TaskContract(
+        tool=value.tool,
+        workflow=value.workflow,
+        workflow_version=value.workflow_version,
+        owner=types_pb2.Owner(issuer=value.owner.issuer, subject=value.owner.subject),
+        client_capabilities=value.client_capabilities,
+        output_schema=value.output_schema,
+        ttl_ms=value.ttl_ms,
+        poll_interval_ms=value.poll_interval_ms,
+        execution_deadline_ms=value.execution_deadline_ms,
+        trace_parent=value.trace_parent,
+    )
+
+
+def to_task(value: Task) -> types_pb2.Task:
+    """A task. Its handle ends one ttl after its end."""
+    handle_expires_at = value.ended_at and value.ended_at + timedelta(milliseconds=value.contract.ttl_ms)
+    message = types_pb2.Task(
+        tenant_id=value.tenant_id,
+        task_id=str(value.task_id),
+        state=to_state(value.state),
+        contract=to_contract(value.contract),
+        priority=value.priority,
+        created_at=to_time(value.created_at),
+        changed_at=to_time(value.changed_at),
+        ended_at=to_time(value.ended_at),
+        read_at=to_time(value.read_at),
+        wait=_to_wait(value.wait),
+        forked_from_task_id=str(value.forked_from) if value.forked_from else "",
+        forked_from_checkpoints=value.forked_checkpoints,
+        change=value.change,
+        progress=_to_progress(value.progress),
+        cancel_requested=value.cancel_requested,
+        attempts=value.attempts,
+        crashes=value.crashes,
+        retries=value.retries,
+        checkpoints=value.checkpoints,
+        worker_id=value.worker_id or "",
+        token=value.token,
+        lease_expires_at=to_time(value.lease_expires_at),
+        handle_expires_at=to_time(handle_expires_at),
+        input=to_payload(value.input),
+    )
+    match value.outcome:
+        case Payload():
+            message.result.CopyFrom(types_pb2.Payload(media_type=value.outcome.media_type, data=value.outcome.data))
+        case TaskError(code, text, data, reason):
+            message.error.CopyFrom(
+                types_pb2.TaskError(
+                    code=code,
+                    message=text,
+                    data=to_payload(data),
+                    reason=types_pb2.FailureReason.Value(f"FAILURE_REASON_{reason}"),
+                )
+            )
+    return message
+
+
+def _to_wait(value: Wait | None) -> types_pb2.Wait | None:
+    if value is None:
+        return None
+    message = types_pb2.Wait(step=value.step, until=to_time(value.until))
+    match value.kind:
+        case WaitKind.TIMER:
+            message.timer.SetInParent()
+        case WaitKind.SIGNAL:
+            message.signal.name = value.signal_name or ""
+        case WaitKind.INPUT:
+            message.input.requests.extend(
+                types_pb2.InputRequest(
+                    key=question.key,
+                    method=question.method,
+                    params=types_pb2.Payload(media_type=JSON, data=question.params),
+                    asked_at=to_time(question.asked_at),
+                )
+                for question in value.questions
+            )
+            message.input.SetInParent()
+        case kind:
+            assert_never(kind)
+    return message
+
+
+def to_wake(value: Wake | None) -> leases_pb2.Wake | None:
+    """What ended a wait, or none."""
+    if value is None:
+        return None
+    message = leases_pb2.Wake(step=value.step)
+    match value.cause:
+        case WakeCause.TIMER:
+            message.timer.SetInParent()
+        case WakeCause.TIMEOUT:
+            message.timeout.SetInParent()
+        case WakeCause.SIGNAL:
+            message.signal.CopyFrom(
+                leases_pb2.SignalWake(
+                    signal_id=value.signal_id or "", name=value.signal_name or "", payload=to_payload(value.signal)
+                )
+            )
+        case WakeCause.INPUT:
+            message.input.keys.extend(value.keys)
+            message.input.answers.extend(
+                types_pb2.InputAnswer(key=key, response=types_pb2.Payload(media_type=JSON, data=response))
+                for key, response in zip(value.keys, value.responses, strict=True)
+                if response is not None
+            )
+        case cause:
+            assert_never(cause)
+    return message
+
+
+def to_state(value: TaskState) -> types_pb2.TaskState.ValueType:
+    """A state."""
+    return types_pb2.TaskState.Value(f"TASK_STATE_{value}")
+
+
+def _to_progress(value: Progress | None) -> types_pb2.Progress | None:
+    if value is None:
+        return None
+    return types_pb2.Progress(sequence=value.sequence, value=value.value, total=value.total, message=value.message)
+
+
+def to_history_line(value: HistoryLine) -> tasks_pb2.HistoryLine:
+    """A line of history."""
+    return tasks_pb2.HistoryLine(
+        line=value.line,
+        event=tasks_pb2.HistoryEvent.Value(f"HISTORY_EVENT_{value.event}"),
+        at=to_time(value.at),
+        worker_id=value.worker_id or "",
+        token=value.token or 0,
+        detail=value.detail,
+    )
+
+
+def to_checkpoint(value: Checkpoint) -> types_pb2.Checkpoint:
+    """A checkpoint."""
+    return types_pb2.Checkpoint(
+        revision=value.revision,
+        step=value.step,
+        payload=to_payload(value.payload),
+        token=value.token,
+        created_at=to_time(value.created_at),
+    )
+
+
+def to_leased_task(value: LeasedTask) -> leases_pb2.LeasedTask:
+    """A task taken."""
+    lease = value.lease
+    return leases_pb2.LeasedTask(
+        lease=types_pb2.Lease(
+            tenant_id=lease.tenant_id,
+            task_id=str(lease.task_id),
+            worker_id=lease.worker_id,
+            token=lease.token,
+            epoch=lease.epoch,
+        ),
+        expires_at=to_time(value.expires_at),
+        contract=to_contract(value.contract),
+        input=to_payload(value.input),
+        input_left_out=value.input is None,
+        attempts=value.attempts,
+        crashes=value.crashes,
+        retries=value.retries,
+        checkpoints=value.checkpoints,
+        cancel_requested=value.cancel_requested,
+        deadline_at=to_time(value.deadline_at),
+        created_at=to_time(value.created_at),
+        wake=to_wake(value.wake),
+    )
+
+
+def to_extended(value: Extended) -> leases_pb2.HeartbeatTaskResponse:
+    """A lease that was extended."""
+    return leases_pb2.HeartbeatTaskResponse(expires_at=to_time(value.expires_at), cancel_requested=value.cancel_requested)
+
+
+def to_tenant(value: Tenant) -> tenants_pb2.Tenant:
+    """A tenant."""
+    return tenants_pb2.Tenant(
+        tenant_id=value.tenant_id,
+        policy=tenants_pb2.TenantPolicy(
+            max_outstanding=value.max_outstanding, max_leased=value.max_leased, retention_ms=value.retention_ms
+        ),
+        outstanding=value.outstanding,
+        leased=value.leased,
+    )
+
+
+def to_tombstone(value: Tombstone) -> retention_pb2.Tombstone:
+    """A tombstone."""
+    return retention_pb2.Tombstone(
+        tenant_id=value.tenant_id,
+        cursor=value.cursor,
+        task_id=str(value.task_id),
+        tool=value.tool,
+        workflow=value.workflow,
+        workflow_version=value.version,
+        state=to_state(value.state),
+        created_at=to_time(value.created_at),
+        ended_at=to_time(value.ended_at),
+        removed_at=to_time(value.removed_at),
+    )
+
+
+def to_page_token(last: Task) -> str:
+    """Where the next page of a list starts."""
+    return f"{(last.created_at - _EPOCH) // timedelta(microseconds=1):x}.{last.task_id.hex}"
