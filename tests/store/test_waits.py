@@ -104,8 +104,8 @@ async def test_a_signal_is_idempotent_by_id_and_content_also_after_it_was_consum
     first = await publish(store, held.task_id, name="go", signal_id="s1", data=b"1")
     again = await publish(store, held.task_id, name="go", signal_id="s1", data=b"1")
     assert (first.replayed, again.replayed) == (False, True)
-    for other in ({"data": b"2"}, {"name": "stop"}):
-        refused = await refusal_of(publish(store, held.task_id, signal_id="s1", **{"name": "go", "data": b"1", **other}))
+    for name, data in (("go", b"2"), ("stop", b"1")):
+        refused = await refusal_of(publish(store, held.task_id, signal_id="s1", name=name, data=data))
         assert refused.reason == "SIGNAL_ID_CONFLICT"
     await store.leases.SuspendTask(suspend(held, signal="go"))
     assert (await publish(store, held.task_id, name="go", signal_id="s1", data=b"1")).state == CONSUMED
