@@ -1,10 +1,11 @@
 """Rows of tenants. Source of the texts: `tenants.sql`."""
 
 from collections.abc import Sequence
+from dataclasses import fields
 
 from store_service.db.pool import Database
 from store_service.db.queries import Queries
-from store_service.model.tasks import Tenant
+from store_service.model.tasks import Tenant, TenantPolicy
 
 
 class TenantRows:
@@ -14,12 +15,16 @@ class TenantRows:
         self._database = database
         self._queries = Queries("tenants.sql")
 
-    async def set_tenant_policy(
-        self, tenant_id: str, *, max_outstanding: int, max_leased: int, retention_ms: int
-    ) -> Sequence[str]:
+    async def set_tenant_policy(self, tenant_id: str, policy: TenantPolicy) -> Sequence[str]:
         """Sets the policy; returns the lanes that opened."""
         rows = await self._database.write(
-            self._queries["set_tenant_policy"], tenant_id, max_outstanding, max_leased, retention_ms
+            self._queries["set_tenant_policy"],
+            tenant_id,
+            policy.max_outstanding,
+            policy.max_leased,
+            policy.retention_ms,
+            policy.max_input_bytes,
+            policy.max_creates_per_second,
         )
         opened: Sequence[str] = rows[0]["opened"]
         return opened
@@ -27,4 +32,7 @@ class TenantRows:
     async def get_tenant(self, tenant_id: str) -> Tenant | None:
         """The tenant, if there is one."""
         rows = await self._database.read(self._queries["get_tenant"], tenant_id)
-        return Tenant(**rows[0]) if rows else None
+        if not rows:
+            return None
+        policy = TenantPolicy(**{field.name: rows[0][field.name] for field in fields(TenantPolicy)})
+        return Tenant(tenant_id=tenant_id, policy=policy, outstanding=rows[0]["outstanding"], leased=rows[0]["leased"])

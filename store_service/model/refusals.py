@@ -26,6 +26,8 @@ class Reason(StrEnum):
     SIGNAL_ID_CONFLICT = "SIGNAL_ID_CONFLICT"
     INPUT_LIMIT = "INPUT_LIMIT"
     SIGNAL_LIMIT = "SIGNAL_LIMIT"
+    CREATE_RATE = "CREATE_RATE"
+    INPUT_TOO_LARGE = "INPUT_TOO_LARGE"
 
 
 _MESSAGES = {
@@ -47,12 +49,15 @@ _MESSAGES = {
     Reason.SIGNAL_NOT_FOUND: "no such signal",
     Reason.SIGNAL_ID_CONFLICT: "the signal id was used with other content; use a new one",
     Reason.INPUT_LIMIT: "the task has asked as many questions as a task may ask",
+    Reason.CREATE_RATE: "the tenant creates more tasks in a second than its policy allows; try again later",
+    Reason.INPUT_TOO_LARGE: "the input is larger than the tenant's policy allows",
     Reason.SIGNAL_LIMIT: "as many signals wait for the task as may wait; try again later",
 }
 
 _RETRY_AFTER_MS = {
     Reason.OUTSTANDING_LIMIT: 1_000,
     Reason.SIGNAL_LIMIT: 1_000,
+    Reason.CREATE_RATE: 1_000,
     Reason.STORAGE_UNAVAILABLE: 500,
     Reason.OUTCOME_UNKNOWN: 100,
     Reason.DRAINING: 100,

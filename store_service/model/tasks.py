@@ -205,13 +205,22 @@ class Tombstone:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TenantPolicy:
+    """What a tenant may use. `max_creates_per_second` is 0 where as many may be created as come."""
+
+    max_outstanding: int
+    max_leased: int
+    retention_ms: int
+    max_input_bytes: int
+    max_creates_per_second: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tenant:
     """A tenant's policy and its use."""
 
     tenant_id: str
-    max_outstanding: int
-    max_leased: int
-    retention_ms: int
+    policy: TenantPolicy
     outstanding: int
     leased: int
 

@@ -3,7 +3,7 @@
 from store_service.db.tenants import TenantRows
 from store_service.db.wakeups import Wakeups
 from store_service.model.refusals import Reason, Refusal
-from store_service.model.tasks import Tenant
+from store_service.model.tasks import Tenant, TenantPolicy
 
 
 class Tenants:
@@ -13,11 +13,9 @@ class Tenants:
         self._rows = rows
         self._wakeups = wakeups
 
-    async def set_tenant_policy(self, tenant_id: str, *, max_outstanding: int, max_leased: int, retention_ms: int) -> Tenant:
+    async def set_tenant_policy(self, tenant_id: str, policy: TenantPolicy) -> Tenant:
         """Sets a tenant's policy; wakes the workers that a wider one has work for."""
-        opened = await self._rows.set_tenant_policy(
-            tenant_id, max_outstanding=max_outstanding, max_leased=max_leased, retention_ms=retention_ms
-        )
+        opened = await self._rows.set_tenant_policy(tenant_id, policy)
         self._wakeups.wake_lanes(opened)
         return await self.get_tenant(tenant_id)
 

@@ -5,9 +5,9 @@ from typing import Any
 import grpc
 from taskstore.v1 import tenants_pb2, tenants_pb2_grpc
 
-from store_service.model.limits import RETENTION_MS, check_name, check_range
+from store_service.model.limits import check_name
 from store_service.operations.tenants import Tenants
-from store_service.rpc import writing
+from store_service.rpc import reading, writing
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -21,14 +21,8 @@ class TenantService(tenants_pb2_grpc.TenantServiceServicer):
     async def SetTenantPolicy(
         self, request: tenants_pb2.SetTenantPolicyRequest, context: Context
     ) -> tenants_pb2.SetTenantPolicyResponse:
-        policy = request.policy
-        most = check_range("policy.max_outstanding", policy.max_outstanding, range(1, 2**31))
-        tenant = await self._tenants.set_tenant_policy(
-            check_name("tenant_id", request.tenant_id),
-            max_outstanding=most,
-            max_leased=check_range("policy.max_leased", policy.max_leased, range(1, most + 1)),
-            retention_ms=check_range("policy.retention_ms", policy.retention_ms, RETENTION_MS),
-        )
+        tenant_id = check_name("tenant_id", request.tenant_id)
+        tenant = await self._tenants.set_tenant_policy(tenant_id, reading.read_policy(request.policy))
         return tenants_pb2.SetTenantPolicyResponse(tenant=writing.to_tenant(tenant))
 
     async def GetTenant(self, request: tenants_pb2.GetTenantRequest, context: Context) -> tenants_pb2.GetTenantResponse:

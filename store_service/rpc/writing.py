@@ -225,7 +225,11 @@ def to_tenant(value: Tenant) -> tenants_pb2.Tenant:
     return tenants_pb2.Tenant(
         tenant_id=value.tenant_id,
         policy=tenants_pb2.TenantPolicy(
-            max_outstanding=value.max_outstanding, max_leased=value.max_leased, retention_ms=value.retention_ms
+            max_outstanding=value.policy.max_outstanding,
+            max_leased=value.policy.max_leased,
+            retention_ms=value.policy.retention_ms,
+            max_input_bytes=value.policy.max_input_bytes,
+            max_creates_per_second=value.policy.max_creates_per_second,
         ),
         outstanding=value.outstanding,
         leased=value.leased,

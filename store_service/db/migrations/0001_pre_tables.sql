@@ -30,6 +30,10 @@ CREATE TABLE tenure.tenant (
   tombstones      bigint NOT NULL DEFAULT 0,                            -- the last cursor given to a tombstone
   max_outstanding int    NOT NULL DEFAULT 10000,
   max_leased      int    NOT NULL DEFAULT 100,
+  max_input_bytes int    NOT NULL DEFAULT 1048576 CHECK (max_input_bytes BETWEEN 1 AND 1048576),
+  max_creates_per_second int NOT NULL DEFAULT 0 CHECK (max_creates_per_second >= 0),   -- 0 = as many as come
+  creates_left    double precision NOT NULL DEFAULT 0,                  -- of one second's worth, as it was at creates_at
+  creates_at      timestamptz NOT NULL DEFAULT '1970-01-01 00:00:00+00',
   retention_ms    bigint NOT NULL DEFAULT 86400000 CHECK (retention_ms >= 86400000),
   CHECK (max_leased BETWEEN 1 AND max_outstanding)
 ) WITH (fillfactor = 40, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);

@@ -46,8 +46,8 @@ BEGIN
   RETURN coalesce(v_opened, '{}');
 END $$;
 
--- Creates tasks. An item is CREATED, REPLAYED (its request id was used for the same content), REQUEST_ID_CONFLICT or
--- OUTSTANDING_LIMIT. No two items share a request id.
+-- Creates tasks. An item is CREATED, REPLAYED (its request id was used for the same content), REQUEST_ID_CONFLICT,
+-- INPUT_TOO_LARGE, OUTSTANDING_LIMIT or CREATE_RATE. No two items share a request id.
 CREATE FUNCTION tenure.create_tasks(
   p_tenant text[], p_task uuid[], p_request text[], p_digest bytea[], p_tool text[], p_workflow text[], p_version int[],
   p_issuer text[], p_subject text[], p_capabilities bytea[], p_schema bytea[], p_ttl_ms bigint[], p_poll_ms bigint[],
@@ -66,14 +66,28 @@ BEGIN
     ON CONFLICT DO NOTHING;
   WITH item AS (
     SELECT u.o, u.t, u.id, x.task_id AS known, x.request_digest = u.digest AS same,
-           count(*) FILTER (WHERE x.task_id IS NULL) OVER (PARTITION BY u.t ORDER BY u.o) AS nth
+           octet_length(p_input[u.o]) > l.max_input_bytes AS too_large, l.max_outstanding - l.outstanding AS room,
+           CASE WHEN l.max_creates_per_second > 0
+                THEN least(l.max_creates_per_second, l.creates_left + l.max_creates_per_second * extract(epoch FROM
+                       least(v_now - l.creates_at, interval '1 s'))) END AS rate,
+           count(*) FILTER (WHERE x.task_id IS NULL AND octet_length(p_input[u.o]) <= l.max_input_bytes)
+             OVER (PARTITION BY u.t ORDER BY u.o) AS nth
     FROM unnest(p_tenant, p_task, p_request, p_digest) WITH ORDINALITY u(t, id, r, digest, o)
+    JOIN tenant l ON l.tenant_id = u.t
     LEFT JOIN task x ON x.tenant_id = u.t AND x.request_id = u.r
   )
   SELECT array_agg(CASE WHEN i.same THEN 'REPLAYED' WHEN i.known IS NOT NULL THEN 'REQUEST_ID_CONFLICT'
-                        WHEN l.outstanding + i.nth > l.max_outstanding THEN 'OUTSTANDING_LIMIT' ELSE 'CREATED' END ORDER BY i.o),
+                        WHEN i.too_large THEN 'INPUT_TOO_LARGE' WHEN i.nth > i.room THEN 'OUTSTANDING_LIMIT'
+                        WHEN i.nth > i.rate THEN 'CREATE_RATE' ELSE 'CREATED' END ORDER BY i.o),
          array_agg(coalesce(i.known, i.id) ORDER BY i.o)
-  INTO v_outcome, v_id FROM item i JOIN tenant l ON l.tenant_id = i.t;
+  INTO v_outcome, v_id FROM item i;
+
+  UPDATE tenant l SET creates_at = v_now,
+    creates_left = least(l.max_creates_per_second, l.creates_left + l.max_creates_per_second * extract(epoch FROM
+                     least(v_now - l.creates_at, interval '1 s'))) - c.n
+  FROM (SELECT p_tenant[u.o] AS t, count(*) FILTER (WHERE u.outcome = 'CREATED') AS n
+        FROM unnest(v_outcome) WITH ORDINALITY u(outcome, o) GROUP BY 1) c
+  WHERE l.tenant_id = c.t AND l.max_creates_per_second > 0;
 
   WITH new AS MATERIALIZED (
     SELECT u.o FROM unnest(v_outcome) WITH ORDINALITY u(outcome, o) WHERE u.outcome = 'CREATED'
@@ -577,12 +591,15 @@ BEGIN
 END $$;
 
 -- Sets a tenant's policy; the last writer wins. Lanes follow at once. Returns the lanes that opened.
-CREATE FUNCTION tenure.set_tenant_policy(p_tenant text, p_max_outstanding int, p_max_leased int, p_retention_ms bigint)
-RETURNS text[] LANGUAGE plpgsql AS $$
+CREATE FUNCTION tenure.set_tenant_policy(
+  p_tenant text, p_max_outstanding int, p_max_leased int, p_retention_ms bigint, p_max_input_bytes int,
+  p_max_creates_per_second int
+) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE v_opened text[];
 BEGIN
   INSERT INTO tenant (tenant_id) VALUES (p_tenant) ON CONFLICT DO NOTHING;
-  UPDATE tenant SET max_outstanding = p_max_outstanding, max_leased = p_max_leased, retention_ms = p_retention_ms
+  UPDATE tenant SET max_outstanding = p_max_outstanding, max_leased = p_max_leased, retention_ms = p_retention_ms,
+    max_input_bytes = p_max_input_bytes, max_creates_per_second = p_max_creates_per_second
     WHERE tenant_id = p_tenant;
   WITH laned AS (
     UPDATE lane l SET open = l.ready > 0 AND t.leased < t.max_leased, turn = t.turn

@@ -76,6 +76,10 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """FAILED_PRECONDITION. The task has as many questions as a task may have."""
     ERROR_REASON_SIGNAL_LIMIT: _ErrorReason.ValueType  # 19
     """RESOURCE_EXHAUSTED. As many signals wait to be received by the task as a task may have. Try again later."""
+    ERROR_REASON_CREATE_RATE: _ErrorReason.ValueType  # 20
+    """RESOURCE_EXHAUSTED. The tenant creates more tasks in a second than its policy allows. Try again later."""
+    ERROR_REASON_INPUT_TOO_LARGE: _ErrorReason.ValueType  # 21
+    """INVALID_ARGUMENT. The input is larger than the tenant's policy allows."""
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why a call, or an item of a batch, was refused, and what its caller does next."""
@@ -128,4 +132,8 @@ ERROR_REASON_INPUT_LIMIT: ErrorReason.ValueType  # 18
 """FAILED_PRECONDITION. The task has as many questions as a task may have."""
 ERROR_REASON_SIGNAL_LIMIT: ErrorReason.ValueType  # 19
 """RESOURCE_EXHAUSTED. As many signals wait to be received by the task as a task may have. Try again later."""
+ERROR_REASON_CREATE_RATE: ErrorReason.ValueType  # 20
+"""RESOURCE_EXHAUSTED. The tenant creates more tasks in a second than its policy allows. Try again later."""
+ERROR_REASON_INPUT_TOO_LARGE: ErrorReason.ValueType  # 21
+"""INVALID_ARGUMENT. The input is larger than the tenant's policy allows."""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015

@@ -124,7 +124,8 @@ class TaskServiceServicer:
 
     def CreateTask(self, request, context):
         """Creates one task. Idempotent by `request_id`: the same id with the same content returns the first task.
-        Answered only after the commit. Refused with INVALID_INPUT, REQUEST_ID_CONFLICT, OUTSTANDING_LIMIT.
+        Answered only after the commit. Refused with INVALID_INPUT, REQUEST_ID_CONFLICT, OUTSTANDING_LIMIT,
+        CREATE_RATE, INPUT_TOO_LARGE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -39,7 +39,8 @@ class TaskServiceStub:
     def __new__(cls, channel: _aio.Channel) -> TaskServiceAsyncStub: ...
     CreateTask: _grpc.UnaryUnaryMultiCallable[_tasks_pb2.CreateTaskRequest, _tasks_pb2.CreateTaskResponse]
     """Creates one task. Idempotent by `request_id`: the same id with the same content returns the first task.
-    Answered only after the commit. Refused with INVALID_INPUT, REQUEST_ID_CONFLICT, OUTSTANDING_LIMIT.
+    Answered only after the commit. Refused with INVALID_INPUT, REQUEST_ID_CONFLICT, OUTSTANDING_LIMIT,
+    CREATE_RATE, INPUT_TOO_LARGE.
     """
     CreateTasks: _grpc.UnaryUnaryMultiCallable[_tasks_pb2.CreateTasksRequest, _tasks_pb2.CreateTasksResponse]
     """Creates up to 500 tasks, each with its own outcome, in the order asked."""
@@ -95,7 +96,8 @@ class TaskServiceAsyncStub(TaskServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateTask: _aio.UnaryUnaryMultiCallable[_tasks_pb2.CreateTaskRequest, _tasks_pb2.CreateTaskResponse]  # type: ignore[assignment]
     """Creates one task. Idempotent by `request_id`: the same id with the same content returns the first task.
-    Answered only after the commit. Refused with INVALID_INPUT, REQUEST_ID_CONFLICT, OUTSTANDING_LIMIT.
+    Answered only after the commit. Refused with INVALID_INPUT, REQUEST_ID_CONFLICT, OUTSTANDING_LIMIT,
+    CREATE_RATE, INPUT_TOO_LARGE.
     """
     CreateTasks: _aio.UnaryUnaryMultiCallable[_tasks_pb2.CreateTasksRequest, _tasks_pb2.CreateTasksResponse]  # type: ignore[assignment]
     """Creates up to 500 tasks, each with its own outcome, in the order asked."""
@@ -154,7 +156,8 @@ class TaskServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_tasks_pb2.CreateTaskResponse, _abc.Awaitable[_tasks_pb2.CreateTaskResponse]]:
         """Creates one task. Idempotent by `request_id`: the same id with the same content returns the first task.
-        Answered only after the commit. Refused with INVALID_INPUT, REQUEST_ID_CONFLICT, OUTSTANDING_LIMIT.
+        Answered only after the commit. Refused with INVALID_INPUT, REQUEST_ID_CONFLICT, OUTSTANDING_LIMIT,
+        CREATE_RATE, INPUT_TOO_LARGE.
         """
 
     @_abc_1.abstractmethod

@@ -25,6 +25,8 @@ class TenantPolicy(_message.Message):
     MAX_OUTSTANDING_FIELD_NUMBER: _builtins.int
     MAX_LEASED_FIELD_NUMBER: _builtins.int
     RETENTION_MS_FIELD_NUMBER: _builtins.int
+    MAX_INPUT_BYTES_FIELD_NUMBER: _builtins.int
+    MAX_CREATES_PER_SECOND_FIELD_NUMBER: _builtins.int
     max_outstanding: _builtins.int
     """How many unfinished tasks it may have. At least 1; 10,000 for a tenant that was never configured."""
     max_leased: _builtins.int
@@ -33,16 +35,26 @@ class TenantPolicy(_message.Message):
     """How long a task is kept after its handle has ended. At least 86,400,000 (one day), which is also what a
     tenant never configured has.
     """
+    max_input_bytes: _builtins.int
+    """How large the input of a task may be. 1 to 1,048,576; 0 means 1,048,576, which is also what a tenant never
+    configured has.
+    """
+    max_creates_per_second: _builtins.int
+    """How many tasks may be created in a second, and at once. 0 means as many as come, which is also what a tenant never
+    configured has.
+    """
     def __init__(
         self,
         *,
         max_outstanding: _builtins.int = ...,
         max_leased: _builtins.int = ...,
         retention_ms: _builtins.int = ...,
+        max_input_bytes: _builtins.int = ...,
+        max_creates_per_second: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_leased", b"max_leased", "max_outstanding", b"max_outstanding", "retention_ms", b"retention_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_creates_per_second", b"max_creates_per_second", "max_input_bytes", b"max_input_bytes", "max_leased", b"max_leased", "max_outstanding", b"max_outstanding", "retention_ms", b"retention_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
