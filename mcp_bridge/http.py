@@ -74,6 +74,7 @@ class Endpoint:
         self._is_draining = False
         self._idle = asyncio.Event()
         self._idle.set()
+        self._log = structlog.get_logger().bind()
 
     async def __call__(self, request: web.BaseRequest) -> web.Response:
         """The answer to one request. It is cancelled when the client leaves."""
@@ -161,8 +162,7 @@ class Endpoint:
     def _tell(self, exchange: _Exchange, seconds: float) -> None:
         """One log line and one measurement a call. Never a payload."""
         self._metrics.tell(exchange.method, exchange.outcome, seconds)
-        log = structlog.get_logger()
-        tell = log.warning if exchange.outcome == str(UNAVAILABLE) else log.info
+        tell = self._log.warning if exchange.outcome == str(UNAVAILABLE) else self._log.info
         tell(
             "call",
             id=exchange.request_id,
@@ -226,25 +226,31 @@ def _check_target(request: web.BaseRequest) -> None:
 
 async def _read_body(request: web.BaseRequest) -> bytes:
     """The body, its real bytes counted as they come, whatever was declared. Raises Failure 413, 408 or 400."""
-    too_large = refused(413, f"The body must be at most {BODY_BYTES} bytes", closes=True)
     if (request.content_length or 0) > BODY_BYTES:
-        raise too_large
-    if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
-        request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-    chunks: list[bytes] = []
-    size = 0
+        raise _too_large()
+    content = request.content
     try:
+        if content.is_eof() and content.total_bytes <= BODY_BYTES:  # all of it came with the header
+            return content.read_nowait()
+        if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
+            request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        chunks: list[bytes] = []
+        size = 0
         async with asyncio.timeout(BODY_SECONDS):
-            while chunk := await request.content.readany():
+            while chunk := await content.readany():
                 size += len(chunk)
                 if size > BODY_BYTES:
-                    raise too_large
+                    raise _too_large()
                 chunks.append(chunk)
     except TimeoutError:
         raise refused(408, f"The body did not arrive within {BODY_SECONDS:g} s", closes=True) from None
     except (RequestPayloadError, HTTPException):
         raise refused(400, "The body cannot be read", closes=True) from None
-    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+    return b"".join(chunks)
+
+
+def _too_large() -> Failure:
+    return refused(413, f"The body must be at most {BODY_BYTES} bytes", closes=True)
 
 
 def _refuse(exchange: _Exchange, failure: Failure) -> web.Response:

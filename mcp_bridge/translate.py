@@ -101,8 +101,10 @@ def failure_from(error: "StoreError") -> Failure | None:
             return failures.task_not_found()
         case "REQUEST_ID_CONFLICT":
             return Failure(failures.KEY_CONFLICT, "The idempotency key was used for another call; use a new key")
-        case "OUTSTANDING_LIMIT":
-            return Failure(failures.TOO_MANY, "Too many unfinished tasks; try again later", retry_after_seconds=seconds)
+        case "OUTSTANDING_LIMIT" | "CREATE_RATE":
+            return Failure(failures.TOO_MANY, "Too many tasks; try again later", retry_after_seconds=seconds)
+        case "INPUT_TOO_LARGE":
+            return failures.invalid_params("the arguments are larger than is allowed here")
         case reason if reason in _TROUBLE:
             return failures.unavailable(seconds)
         case _:

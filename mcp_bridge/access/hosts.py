@@ -6,10 +6,12 @@ Source: contract, section 1; security checklist H2 and H3; case 17.
 import re
 from dataclasses import dataclass
 from ipaddress import ip_address
+from typing import Final
 
 from mcp_bridge.wire.failures import refused
 from mcp_bridge.wire.headers import Headers
 
+_LOOPBACK: Final = frozenset(("localhost", "127.0.0.1", "[::1]", "::1"))
 _AUTHORITY = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^:/?#@\[\]\s]+)(:[0-9]{1,5})?")
 _LOOPBACK_ORIGIN = re.compile(r"https?://(?P<authority>[^/?#@\s]+)")
 
@@ -58,7 +60,9 @@ class Guard:
 
 def is_loopback(host: str) -> bool:
     """Whether a host, an address with or without brackets, means this machine only."""
+    if host in _LOOPBACK:
+        return True
     try:
         return ip_address(host.removeprefix("[").removesuffix("]")).is_loopback
     except ValueError:
-        return host == "localhost"
+        return False

@@ -52,13 +52,13 @@ class HeldCalls:
             return max(route.ttl_ms, route.call_timeout_ms + route.disconnect_grace_ms)
         return _grace_ms(route) + int(2 * self._renew_seconds * 1000)
 
-    async def hold(self, caller: Caller, route: Route, created: tasks_pb2.CreateTaskResponse, *, has_key: bool) -> bytes:
+    async def hold(self, caller: Caller, route: Route, task: types_pb2.Task, *, has_key: bool) -> bytes:
         """Waits for the task's end within the route's call_timeout, and returns the `CallToolResult`.
 
         Raises Failure for work that failed. When the client leaves, this is cancelled, and the task is let go.
         """
-        task = created.task
-        keeps = not route.continues_on_disconnect and not has_key and not created.replayed
+        # With a key the store waits long enough by itself, and the task may be one whose handle was given out.
+        keeps = not route.continues_on_disconnect and not has_key
         self._metrics.held_calls.inc()
         try:
             async with self._renewing(caller, task, self.abandon_after_ms(route, has_key=has_key) if keeps else 0):

@@ -68,7 +68,7 @@ class ToolMethods:
     async def _hold(self, call: Call, route: Route, wanted: ToolCall, key: str | None) -> bytes:
         abandon_after_ms = self._held.abandon_after_ms(route, has_key=key is not None)
         created = await self._create(call, route, wanted, key, abandon_after_ms=abandon_after_ms)
-        result = await self._held.hold(call.caller, route, created, has_key=key is not None)
+        result = await self._held.hold(call.caller, route, created.task, has_key=key is not None)
         return self._results.write_tool_result(result)
 
     async def _hand_out(self, call: Call, route: Route, wanted: ToolCall, key: str | None) -> bytes:

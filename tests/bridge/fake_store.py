@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from google.protobuf import timestamp_pb2
 from taskstore.v1 import tasks_pb2, types_pb2
@@ -133,6 +133,12 @@ class FakeTaskStore(TaskStore):
         owner: types_pb2.Owner,
         view: types_pb2.TaskView.ValueType = types_pb2.TASK_VIEW_BASIC,
     ) -> types_pb2.Task:
+        try:
+            is_formed = str(UUID(task_id)) == task_id
+        except ValueError:
+            is_formed = False
+        if not is_formed:
+            raise StoreError("task_id must be a UUID", reason="INVALID_INPUT")
         task = self.tasks.get(task_id)
         if task is None or task.tenant_id != tenant_id or task.contract.owner != owner:
             raise StoreError("no such task", reason="TASK_NOT_FOUND")

@@ -80,10 +80,12 @@ async def test_pages_of_other_sites_cannot_drive_a_local_bridge(client: Client, 
     assert answer.status == status
 
 
-async def test_two_hosts_and_a_foreign_absolute_target_are_refused(client: Client) -> None:
+async def test_two_hosts_two_origins_and_a_foreign_absolute_target_are_refused(client: Client) -> None:
     body = json.dumps(DISCOVER).encode()
     headers = headers_for("server/discover")
     assert b" 400 " in await raw(client.port, post({**headers, "host": "localhost"}, body))
+    origins = {"Origin": "http://localhost", "origin": "http://localhost"}
+    assert b" 403 " in await raw(client.port, post({**headers, **origins}, body))
     assert b" 403 " in await raw(client.port, post(headers, body, target="http://evil.example/mcp"))
     assert b" 200 " in await raw(client.port, post(headers, body, target="http://localhost/mcp"))
 
@@ -186,6 +188,12 @@ async def test_a_body_that_is_shorter_than_it_says_holds_up_nobody_else(client: 
     await writer.drain()
     assert (await client.ask("server/discover")).status == 200
     writer.close()
+
+
+async def test_a_body_that_never_ends_is_given_up(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mcp_bridge.http.BODY_SECONDS", 0.01)
+    answer = await raw(client.port, post(headers_for("server/discover"), b"{", length=100), until_closed=True)
+    assert b" 408 " in answer.splitlines()[0]
 
 
 async def test_a_client_that_asks_before_it_sends_is_told_to_go_on(client: Client) -> None:

@@ -304,7 +304,18 @@ async def test_work_that_ended_as_its_call_ran_out_is_answered_with(
     assert (await client.call("hasty")).result["content"][0]["text"] == "done"
 
 
-async def test_a_client_that_leaves_starts_the_grace_and_cancels_nothing(client: Client, fake: FakeTaskStore) -> None:
+@pytest.mark.parametrize("answer_was_lost", [False, True])
+async def test_a_client_that_leaves_starts_the_grace_and_cancels_nothing(
+    client: Client, fake: FakeTaskStore, monkeypatch: pytest.MonkeyPatch, answer_was_lost: bool
+) -> None:
+    if answer_was_lost:  # the store's client then repeats the creation, and finds it done
+        create = fake.create_task
+
+        async def twice(request: Any, **others: Any) -> Any:
+            await create(request, **others)
+            return await create(request, **others)
+
+        monkeypatch.setattr(fake, "create_task", twice)
     calling, task_id = await hold(client, fake, "held")
     assert fake.created[0].abandon_after_ms == 30_000
     calling.cancel()

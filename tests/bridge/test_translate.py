@@ -140,6 +140,8 @@ def test_what_a_task_came_to_is_no_fault_of_the_request(code: int, status: int) 
         ("TASK_NOT_FOUND", None, -32602, 400, None),
         ("REQUEST_ID_CONFLICT", None, 40900, 409, None),
         ("OUTSTANDING_LIMIT", 1000, 42900, 429, "1"),
+        ("CREATE_RATE", 1000, 42900, 429, "1"),
+        ("INPUT_TOO_LARGE", None, -32602, 400, None),
         ("STORAGE_UNAVAILABLE", 2500, 50300, 503, "3"),
         ("OUTCOME_UNKNOWN", 100, 50300, 503, "1"),
         ("DRAINING", None, 50300, 503, "1"),

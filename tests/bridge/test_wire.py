@@ -170,6 +170,8 @@ def test_a_name_in_base64_is_compared_decoded(name: str) -> None:
         ("", "", True),
         ("=?base64?!!!?=", "=?base64?!!!?=", False),
         ("=?base64?YQ?=", "a", False),
+        ("=?base64?Y!Q==?=", "a", False),
+        ("=?base64?Y\tQ==?=", "a", False),
         ("=?base64?/w==?=", "\xff", False),
         ("=?BASE64?YQ==?=", "=?BASE64?YQ==?=", True),
         ("=?base64?=", "=?base64?=", True),
@@ -263,6 +265,13 @@ def test_a_tool_result_with_meta_of_its_own_keeps_it_and_no_name_stands_twice() 
     assert json.loads(written) == {"resultType": "complete", "_meta": {"a": 1, **INFO}, "content": [], "n": 1.0}
     assert written.count(b"meta") == 1
     assert b'"n":1.0' in written
+
+
+@pytest.mark.parametrize("name", ["resultType", "_meta"])
+def test_a_reserved_name_of_a_tool_result_never_stands_twice(name: str) -> None:
+    written = RESULTS.write_tool_result(json.dumps({"content": [], name: {"a": 1}}).encode())
+    assert len(json.loads(written, object_pairs_hook=list)) == 3
+    assert written.count(f'"{name}"'.encode()) == 1
 
 
 def test_a_nested_meta_is_left_alone() -> None:

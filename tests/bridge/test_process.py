@@ -1,0 +1,70 @@
+"""The bridge as a process: it starts without a store, says what it lacks, and ends when asked to."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.pair import free_ports
+
+
+@contextmanager
+def serving(**settings: str) -> Iterator[subprocess.Popen[str]]:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("TENURE_")}
+    command = [sys.executable, "-m", "mcp_bridge", "serve"]
+    with subprocess.Popen(command, env={**inherited, **settings}, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def status(url: str) -> int:
+    try:
+        with urllib.request.urlopen(url, timeout=10) as response:
+            code: int = response.status
+            return code
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+
+
+def test_it_starts_without_a_store_and_ends_with_0_on_sigterm(routes: Path) -> None:
+    port, admin_port, nowhere = free_ports(3)
+    settings = {
+        "TENURE_BRIDGE_ROUTES": str(routes),
+        "TENURE_BRIDGE_PORT": str(port),
+        "TENURE_BRIDGE_ADMIN_PORT": str(admin_port),
+        "TENURE_BRIDGE_STORE": f"127.0.0.1:{nowhere}",
+    }
+    with serving(**settings) as process:
+        assert process.stderr is not None
+        started = json.loads(process.stderr.readline())
+        assert (started["event"], started["port"]) == ("bridge_started", port)
+        assert status(f"http://127.0.0.1:{admin_port}/livez") == 200
+        assert status(f"http://127.0.0.1:{admin_port}/readyz") == 503
+        assert status(f"http://127.0.0.1:{port}/mcp") == 405
+        process.send_signal(signal.SIGTERM)
+        lines = [json.loads(line) for line in process.stderr]
+        assert process.wait(timeout=30) == 0
+    assert lines[-1]["event"] == "bridge_stopped"
+
+
+def test_it_refuses_an_address_that_others_can_reach(routes: Path) -> None:
+    with serving(TENURE_BRIDGE_ROUTES=str(routes), TENURE_BRIDGE_HOST="0.0.0.0") as process:
+        assert process.stderr is not None
+        assert "TENURE_BRIDGE_HOST" in process.stderr.read()
+        assert process.wait(timeout=30) == 1
+
+
+def test_it_refuses_a_tenant_without_tools(routes: Path) -> None:
+    with serving(TENURE_BRIDGE_ROUTES=str(routes), TENURE_BRIDGE_DEV_TENANT="acme", TENURE_BRIDGE_PORT="0") as process:
+        assert process.stderr is not None
+        assert "TENURE_BRIDGE_DEV_TENANT is acme" in process.stderr.read()
+        assert process.wait(timeout=30) == 1

@@ -1,0 +1,44 @@
+"""The README names every setting and every key, with its default."""
+
+import re
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any
+
+import mcp_bridge
+from mcp_bridge.access.routes_file import routes_schema
+from mcp_bridge.config import Config
+from mcp_bridge.wire.mcp import IDEMPOTENCY_KEY
+
+README = (Path(mcp_bridge.__file__).parent / "README.md").read_text()
+
+
+def rows(heading: str) -> dict[str, str]:
+    """The first column of a section's table to its last."""
+    section = README.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    cells = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| `")]
+    return {name: row[-1].strip("| `") for row in cells for name in re.findall(r"`([^`]+)`", row[0])}
+
+
+def test_every_setting_is_told_with_its_default() -> None:
+    defaults: dict[str, Any] = {
+        ("TENURE_" if field.name.startswith("log_") else "TENURE_BRIDGE_") + field.name.upper(): field.default
+        for field in fields(Config)
+    }
+    shown = {
+        name: "required" if value is MISSING else "none" if value == () else f"{value:g}" if isinstance(value, float) else value
+        for name, value in defaults.items()
+    }
+    assert rows("Settings") == {name: str(value).replace("False", "false") for name, value in shown.items()}
+
+
+def test_every_key_of_a_route_is_told_with_its_default() -> None:
+    told = rows("Routes")
+    keys = routes_schema()["$defs"]["tool"]["properties"]
+    assert set(told) == set(keys)
+    for name, key in keys.items():
+        assert "default" not in key or told[name] == str(key["default"]), name
+
+
+def test_the_key_for_idempotent_calls_is_told() -> None:
+    assert f"`{IDEMPOTENCY_KEY}`" in README
