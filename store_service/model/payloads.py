@@ -20,7 +20,7 @@ DIGITS: Final = 640
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _NOT_A_BRACKET = bytes(set(range(256)) - set(b"[]{}"))
 _ONE_KIND = bytes.maketrans(b"{}", b"[]")
-_LONG_NUMBER = re.compile(rb"[0-9]{%d}" % (DIGITS + 1))
+_LONG_NUMBER = re.compile(rb"(?<![0-9])[0-9]{%d}" % (DIGITS + 1))  # begun where a run begins: linear
 
 
 @dataclass(frozen=True, slots=True)

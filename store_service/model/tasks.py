@@ -45,6 +45,7 @@ class NewTask:
     input: Payload
     abandon_after_ms: int
     early_answers: tuple[Answer, ...] = ()
+    content_digest: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

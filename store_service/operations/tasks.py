@@ -192,7 +192,10 @@ class Tasks:
 
 
 def _digest(item: NewTask) -> bytes:
-    """SHA-256 over what a creation asks for, each part with its length, so that no two requests read alike."""
+    """SHA-256 over what a creation asks for, each part with its length, so that no two requests read alike; or what
+    the caller says that it stands for."""
+    if item.content_digest:
+        return item.content_digest
     contract = item.contract
     parts = [
         contract.tool, contract.workflow, contract.workflow_version, contract.owner.issuer, contract.owner.subject,

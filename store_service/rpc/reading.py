@@ -92,7 +92,14 @@ def read_new_task(message: tasks_pb2.CreateTaskRequest) -> NewTask:
         input=check_payload("input", message.input.media_type, message.input.data, most_bytes=limits.INPUT_BYTES),
         abandon_after_ms=check_range("abandon_after_ms", message.abandon_after_ms, limits.DEADLINE_MS),
         early_answers=_read_answers("early_answers", message.early_answers, range(limits.QUESTIONS_PER_WAIT + 1)),
+        content_digest=_read_digest("content_digest", message.content_digest),
     )
+
+
+def _read_digest(field: str, data: bytes) -> bytes:
+    if len(data) not in (0, 32):
+        raise invalid(field, "must be 32 bytes or empty")
+    return data
 
 
 def _read_contract(message: types_pb2.TaskContract) -> TaskContract:

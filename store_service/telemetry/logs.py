@@ -2,8 +2,9 @@
 
 import logging
 import sys
-from typing import Literal
+from typing import Any, Literal
 
+import msgspec
 import structlog
 
 LogFormat = Literal["json", "console"]
@@ -19,26 +20,24 @@ def configure_logs(*, level: str = "info", format: LogFormat = "json") -> None: 
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
-    render: structlog.typing.Processor
-    render = (
-        structlog.processors.JSONRenderer() if format == "json" else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
-    )
+    render: list[structlog.typing.Processor]
+    if format == "json":
+        render = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(serializer=_to_json)]
+    else:
+        render = [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
     threshold = logging.getLevelNamesMapping()[level.upper()]
+    # Our own lines go straight to the stream; the detour over the standard library, which others take, costs three times.
     structlog.configure(
-        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        processors=[*shared, *render],
         wrapper_class=structlog.make_filtering_bound_logger(threshold),
-        logger_factory=structlog.stdlib.LoggerFactory(),
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
         cache_logger_on_first_use=False,
     )
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=shared,
-            processors=[
-                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                structlog.processors.format_exc_info,
-                render,
-            ],
-        )
-    )
+    remove = structlog.stdlib.ProcessorFormatter.remove_processors_meta
+    handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=[remove, *render]))
     logging.basicConfig(level=threshold, handlers=[handler], force=True)
+
+
+def _to_json(event: Any, **_: Any) -> str:
+    return msgspec.json.encode(event, enc_hook=str).decode()

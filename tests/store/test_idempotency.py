@@ -14,6 +14,7 @@ from tests.conftest import Clock, Stubs
 from tests.store.builders import (
     LOCK_TENANT,
     TENANT,
+    assert_invalid,
     assert_lease_lost,
     blocked,
     bring_along,
@@ -281,3 +282,15 @@ async def test_the_last_policy_wins_and_may_be_set_again(store: Stubs, times: in
     for _ in range(times):
         tenant = await set_policy(store, outstanding=7, leased=3)
     assert (tenant.policy.max_outstanding, tenant.policy.max_leased) == (7, 3)
+
+
+async def test_a_digest_of_the_callers_own_decides_what_is_the_same(store: Stubs) -> None:
+    first, changed = new_task(request_id="r1"), new_task(request_id="r1", ttl_ms=5_000)
+    first.content_digest = changed.content_digest = b"d" * 32
+    created = await store.tasks.CreateTask(first)
+    again = await store.tasks.CreateTask(changed)
+    assert (again.replayed, again.task.task_id) == (True, created.task.task_id)
+    changed.content_digest = b"e" * 32
+    assert (await refusal_of(store.tasks.CreateTask(changed))).reason == "REQUEST_ID_CONFLICT"
+    changed.content_digest = b"short"
+    await assert_invalid(store.tasks.CreateTask(changed), "content_digest")

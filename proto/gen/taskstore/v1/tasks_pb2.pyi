@@ -203,6 +203,7 @@ class CreateTaskRequest(_message.Message):
     INPUT_FIELD_NUMBER: _builtins.int
     ABANDON_AFTER_MS_FIELD_NUMBER: _builtins.int
     EARLY_ANSWERS_FIELD_NUMBER: _builtins.int
+    CONTENT_DIGEST_FIELD_NUMBER: _builtins.int
     tenant_id: _builtins.str
     """The tenant that the task shall belong to. 1 to 128 of `A-Z a-z 0-9 _ - .`."""
     request_id: _builtins.str
@@ -211,6 +212,11 @@ class CreateTaskRequest(_message.Message):
     """Higher runs first within its tenant."""
     abandon_after_ms: _builtins.int
     """For a task whose id is not handed out: it is cancelled when nobody attached for so long. 0 means never."""
+    content_digest: _builtins.bytes
+    """32 bytes that stand for what the caller asks, by which a repetition of the request id is told from a conflict. Empty
+    means that the store compares contract, priority and input itself, which a caller whose configuration moved on may
+    not want.
+    """
     @_builtins.property
     def contract(self) -> _types_pb2.TaskContract:
         """What is agreed for the task's life."""
@@ -233,10 +239,11 @@ class CreateTaskRequest(_message.Message):
         input: _types_pb2.Payload | None = ...,
         abandon_after_ms: _builtins.int = ...,
         early_answers: _abc.Iterable[_types_pb2.InputAnswer] | None = ...,
+        content_digest: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["contract", b"contract", "input", b"input"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abandon_after_ms", b"abandon_after_ms", "contract", b"contract", "early_answers", b"early_answers", "input", b"input", "priority", b"priority", "request_id", b"request_id", "tenant_id", b"tenant_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abandon_after_ms", b"abandon_after_ms", "content_digest", b"content_digest", "contract", b"contract", "early_answers", b"early_answers", "input", b"input", "priority", b"priority", "request_id", b"request_id", "tenant_id", b"tenant_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
