@@ -11,7 +11,10 @@ BIN := $(VENV)/bin
 UV_VERSION := 0.13.9
 export UV_PYTHON_DOWNLOADS := never
 export UV_PROJECT_ENVIRONMENT := $(VENV)
-export PYTHONDONTWRITEBYTECODE :=
+# Whatever is downloaded stays in this folder.
+export UV_CACHE_DIR := $(CURDIR)/.tenure/cache/uv
+export PIP_CACHE_DIR := $(CURDIR)/.tenure/cache/pip
+export npm_config_cache := $(CURDIR)/.tenure/cache/npm
 SOURCES := store_service mcp_bridge tests proto/generate.py
 
 .PHONY: help
