@@ -38,7 +38,7 @@ demo: install ## see a tool call become durable work and outlive its worker
 	@$(BIN)/python -m tests.examples.demo
 
 .PHONY: up
-up: install ## keep Postgres, store, bridge and a worker running (PORT=8080)
+up: install ## keep Postgres, store, bridge and a worker running (PORT=8080, ROUTES=file)
 	@$(BIN)/python -m tests.examples.up
 
 .PHONY: test

@@ -13,6 +13,7 @@ from typing import Any
 from taskstore.v1 import tasks_pb2
 
 from store_service.client import TaskStore
+from store_service.embedded import EmbeddedPostgresError
 from tests.examples.mcp_wire import McpClient
 from tests.pair import ROOT, Pair, PairError, Process
 
@@ -106,7 +107,7 @@ def main() -> int:
         demo.say("starting Postgres, the store and the bridge")
         with Pair(folder, routes=EXAMPLE / "routes.yaml") as pair:
             asyncio.run(demo.run(pair))
-    except PairError as error:
+    except (PairError, EmbeddedPostgresError) as error:
         print(f"\nThe demo failed: {error}", file=sys.stderr)
         return 1
     finally:

@@ -8,6 +8,7 @@ import sys
 import threading
 from pathlib import Path
 
+from store_service.embedded import EmbeddedPostgresError
 from tests.examples.mcp_wire import request
 from tests.pair import ROOT, Pair, PairError
 
@@ -16,24 +17,25 @@ WORKER = "tests.examples.durable_report.report"
 
 
 def main() -> int:
-    """Starts all, tells how to use it, and waits for Ctrl-C."""
+    """Starts all, tells how to use it, and waits for Ctrl-C. Reads PORT, ROUTES and FOLDER."""
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: stop.set())
     routes = Path(os.environ.get("ROUTES", EXAMPLE / "routes.yaml"))
+    folder = Path(os.environ.get("FOLDER", ROOT / ".tenure" / "up"))
     try:
-        with Pair(ROOT / ".tenure" / "up", routes=routes, mcp_port=int(os.environ.get("PORT", "8080"))) as pair:
+        with Pair(folder, routes=routes, mcp_port=int(os.environ.get("PORT", "8080"))) as pair:
             pair.start_worker("worker-a", WORKER)
-            print(_how_to_use(pair), flush=True)
+            print(_how_to_use(pair, folder), flush=True)
             stop.wait()
             print("stopping", flush=True)
-    except PairError as error:
+    except (PairError, EmbeddedPostgresError) as error:
         print(f"make up failed: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-def _how_to_use(pair: Pair) -> str:
+def _how_to_use(pair: Pair, folder: Path) -> str:
     params = {"name": "durable_report", "arguments": {"group_by": "island", "seconds_per_step": 0.5}}
     headers, body = request("tools/call", "durable_report", 1, params, capabilities={})
     curl = " ".join(["curl -s", pair.url, *(f"-H {shlex.quote(f'{key}: {value}')}" for key, value in headers.items())])
@@ -43,7 +45,7 @@ Tenure is up.
 
 MCP        {pair.url}
 store      {pair.store_address} (gRPC; workers connect here)
-logs       {ROOT / ".tenure" / "up"}
+logs       {folder}
 
 Call the tool:
 
@@ -53,7 +55,7 @@ For your client's configuration:
 
   {json.dumps(config)}
 
-Stop with Ctrl-C. Tasks are kept and go on at the next `make up`; remove .tenure/up to forget them."""
+Stop with Ctrl-C. Tasks are kept and go on at the next `make up`; remove the folder to forget them."""
 
 
 if __name__ == "__main__":
