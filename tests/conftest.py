@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
-from uuid import uuid4
 
 import asyncpg
 import grpc
@@ -16,6 +15,7 @@ from store_service.db.migrate import migrate
 from store_service.embedded import EmbeddedPostgres
 from store_service.model.limits import MESSAGE_BYTES
 from store_service.server import Store
+from tests.databases import Databases, database_at
 
 MOVABLE_CLOCK = """
 CREATE SCHEMA clock;
@@ -35,15 +35,18 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostg
         yield server
 
 
+@pytest.fixture(scope="session")
+def databases(postgres: EmbeddedPostgres) -> Databases:
+    """The databases of this run."""
+    return Databases(postgres.dsn)
+
+
 @pytest.fixture
-async def dsn(postgres: EmbeddedPostgres) -> AsyncIterator[str]:
+async def dsn(databases: Databases) -> AsyncIterator[str]:
     """A migrated database of the test's own."""
-    name = f"test_{uuid4().hex}"
-    admin = await asyncpg.connect(postgres.dsn)
-    await admin.execute(f"CREATE DATABASE {name} TEMPLATE template")
-    yield _database(postgres.dsn, name)
-    await admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
-    await admin.close()
+    dsn = await databases.take()
+    yield dsn
+    await databases.give_back(dsn)
 
 
 @pytest.fixture
@@ -113,12 +116,8 @@ async def _make_template(dsn: str) -> None:
     admin = await asyncpg.connect(dsn)
     await admin.execute("CREATE DATABASE template")
     await admin.close()
-    template = _database(dsn, "template")
+    template = database_at(dsn, "template")
     await migrate(template)
     connection = await asyncpg.connect(template)
     await connection.execute(MOVABLE_CLOCK)
     await connection.close()
-
-
-def _database(dsn: str, name: str) -> str:
-    return f"{dsn.rpartition('/')[0]}/{name}"

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Sequence
 from typing import Generic, TypeVar
 
+import asyncpg
 import structlog
 from prometheus_client import CollectorRegistry, Histogram
 
@@ -109,10 +110,13 @@ class Batcher(Generic[Item, Outcome]):
             return list(await self._run(items))
         except Refusal as refusal:
             return [refusal] * len(items)
-        except Exception:  # noqa: BLE001 (whatever it choked on, it was rolled back: find the item)
+        except asyncpg.PostgresError:  # whatever it choked on, it was rolled back: find the item
             if len(items) == 1:
                 structlog.get_logger().exception("statement_failed", operation=self._name)
                 return [Refusal(Reason.STORAGE_UNAVAILABLE)]
+        except Exception:  # noqa: BLE001 (it may have been applied: it is not run again)
+            structlog.get_logger().exception("statement_lost", operation=self._name)
+            return [Refusal(Reason.OUTCOME_UNKNOWN)] * len(items)
         middle = len(items) // 2
         return [*await self._run_halving(items[:middle]), *await self._run_halving(items[middle:])]
 

@@ -25,8 +25,5 @@ INSERT INTO public.tenure_migration (number, phase, name) VALUES ($1, $2, $3)
 -- name: clock_source
 SELECT p.prosrc AS source FROM pg_proc p WHERE p.oid = 'tenure.task_now()'::regprocedure
 
--- name: get_epoch
-SELECT epoch FROM tenure.epoch
-
 -- name: bump_epoch
 UPDATE tenure.epoch SET epoch = epoch + 1 RETURNING epoch

@@ -1,6 +1,7 @@
 """Connections to Postgres, and what becomes of their failures."""
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -119,7 +120,8 @@ class Database:
             raise Refusal(lost) from None
         finally:
             if broken:
-                connection.terminate()
+                with contextlib.suppress(asyncpg.InterfaceError):  # the pool may have seen its end before us
+                    connection.terminate()
             await self._pool.release(connection)
 
     def _count_contention(self, _: RetryCallState) -> None:

@@ -81,6 +81,7 @@ class Wakeups:
         self._unsent: set[str] = set()
         self._unsent_event = asyncio.Event()
         self._connected = Gauge("tenure_store_listen_connected", "Whether hints of other stores arrive.", registry=registry)
+        self._pid: int | None = None
         self._task: asyncio.Task[None] | None = None
 
     @contextlib.contextmanager
@@ -151,8 +152,8 @@ class Wakeups:
         self._unsent.add(topic)
         self._unsent_event.set()
 
-    def _receive(self, connection: asyncpg.Connection, pid: int, _channel: str, payload: object) -> None:
-        if pid == connection.get_server_pid():
+    def _receive(self, _connection: asyncpg.Connection, pid: int, _channel: str, payload: object) -> None:
+        if pid == self._pid:
             return
         if payload == _ALL:
             self.wake_everyone()
@@ -189,6 +190,7 @@ class Wakeups:
             lost.set()
             self._unsent_event.set()
 
+        self._pid = connection.get_server_pid()
         connection.add_termination_listener(hang_up)
         await connection.add_listener(CHANNEL, self._receive)
         self._connected.set(1)

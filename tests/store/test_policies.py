@@ -38,3 +38,13 @@ async def test_creations_over_the_rate_are_refused_until_time_has_passed(store: 
 async def test_a_tenant_without_a_rate_creates_as_many_as_come(store: Stubs) -> None:
     items = (await store.tasks.CreateTasks(tasks_pb2.CreateTasksRequest(items=[new_task() for _ in range(200)]))).items
     assert all(item.HasField("created") for item in items)
+
+
+async def test_a_clock_that_stepped_back_holds_back_no_creations(store: Stubs, clock: Clock) -> None:
+    await set_policy(store, max_creates_per_second=2)
+    await create(store)
+    await clock.advance(seconds=-3_600)
+    await create(store)
+    assert (await refusal_of(store.tasks.CreateTask(new_task()))).reason == "CREATE_RATE"
+    await clock.advance(seconds=1)
+    await create(store)

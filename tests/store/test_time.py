@@ -1,6 +1,8 @@
 """What time does to tasks: lost workers, crash limits, deadlines, abandonment. And what it must not do twice or for ever."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import asyncpg
 from taskstore.v1 import leases_pb2, tasks_pb2, types_pb2
@@ -50,7 +52,7 @@ async def test_a_lost_worker_counts_as_a_crash_once_it_was_heard_of(
     task = await create(store)
     await lose_worker(store, database, clock, lived=False)
     assert (await get(store, task.task_id)).crashes == 0
-    signs = [
+    signs: list[Callable[[types_pb2.Lease], Awaitable[Any]]] = [
         lambda held: store.leases.HeartbeatTask(heartbeat(held)),
         lambda held: store.leases.AppendCheckpoint(checkpoint(held)),
         lambda held: store.leases.ReportProgress(leases_pb2.ReportProgressRequest(lease=held, value=1)),
@@ -72,7 +74,7 @@ async def test_releases_and_retries_are_no_crashes(store: Stubs, clock: Clock, d
         if number % 2:
             await store.leases.ReleaseTask(release(held))
         else:
-            await store.leases.FailTask(fail(held, retry=retry_policy(max_attempts=100, initial_ms=1)))
+            await store.leases.FailTask(fail(held, retry=retry_policy(max_attempts=100, initial_ms=1, most_ms=1)))
             await clock.advance(seconds=1)
             await bring_along(store, database)
     read = await get(store, task.task_id)

@@ -53,7 +53,7 @@ async def create_unheard(database: asyncpg.Connection, *, tenant_id: str = "acme
         tenant_id, uuid4(), uuid4().hex, b"", "t", "report", 1, "i", "s", b"", b"", 1_000, 1_000, 0, "", 0, "text/plain", b"",
         0,
     )  # fmt: skip
-    await database.fetch(Queries("tasks.sql")["create_tasks"], *([value] for value in row))
+    await database.fetch(Queries("tasks.sql")["create_tasks"], *([value] for value in row), [], [], [])
 
 
 @pytest.fixture

@@ -207,26 +207,3 @@ CREATE TABLE tenure.tombstone (
   PRIMARY KEY (tenant_id, cursor),
   UNIQUE (tenant_id, task_id)
 );
-
--- The counters against the rows they count, lanes against what they say of their tenant, and `check_at` against everything
--- that it stands for: `forgotten` tasks have something timed that nobody would look at in time. It returns no row, ever.
-CREATE VIEW tenure.audit AS
-SELECT t.tenant_id, t.outstanding, t.leased, c.live, c.held, c.ready, a.lane_ready, a.lane_right, c.forgotten
-FROM tenure.tenant t
-CROSS JOIN LATERAL (
-  SELECT count(*) FILTER (WHERE s.ended_at IS NULL) AS live,
-         count(*) FILTER (WHERE s.state = 'LEASED') AS held,
-         count(*) FILTER (WHERE s.ready) AS ready,
-         count(*) FILTER (WHERE coalesce(s.check_at, 'infinity') > least(
-           s.expires_at, s.deadline_at, s.abandon_at, s.cancel_at, CASE WHEN s.state = 'QUEUED' AND NOT s.ready THEN s.ready_at END)
-           AND s.ended_at IS NULL) AS forgotten
-  FROM tenure.task_state s WHERE s.tenant_id = t.tenant_id
-) c
-CROSS JOIN LATERAL (
-  SELECT coalesce(sum(l.ready), 0) AS lane_ready,
-         coalesce(bool_and(l.open = (l.ready > 0 AND t.leased < t.max_leased) AND (l.ready = 0 OR l.turn = t.turn)), true)
-           AS lane_right
-  FROM tenure.lane l WHERE l.tenant_id = t.tenant_id
-) a
-WHERE (t.outstanding, t.leased, c.ready, c.forgotten, a.lane_right)
-  IS DISTINCT FROM (c.live, c.held, a.lane_ready, 0::bigint, true);

@@ -69,7 +69,7 @@ BEGIN
            octet_length(p_input[u.o]) > l.max_input_bytes AS too_large, l.max_outstanding - l.outstanding AS room,
            CASE WHEN l.max_creates_per_second > 0
                 THEN least(l.max_creates_per_second, l.creates_left + l.max_creates_per_second * extract(epoch FROM
-                       least(v_now - l.creates_at, interval '1 s'))) END AS rate,
+                       greatest(interval '0', least(v_now - l.creates_at, interval '1 s')))) END AS rate,
            count(*) FILTER (WHERE x.task_id IS NULL AND octet_length(p_input[u.o]) <= l.max_input_bytes)
              OVER (PARTITION BY u.t ORDER BY u.o) AS nth
     FROM unnest(p_tenant, p_task, p_request, p_digest) WITH ORDINALITY u(t, id, r, digest, o)
@@ -84,7 +84,7 @@ BEGIN
 
   UPDATE tenant l SET creates_at = v_now,
     creates_left = least(l.max_creates_per_second, l.creates_left + l.max_creates_per_second * extract(epoch FROM
-                     least(v_now - l.creates_at, interval '1 s'))) - c.n
+                     greatest(interval '0', least(v_now - l.creates_at, interval '1 s')))) - c.n
   FROM (SELECT p_tenant[u.o] AS t, count(*) FILTER (WHERE u.outcome = 'CREATED') AS n
         FROM unnest(v_outcome) WITH ORDINALITY u(outcome, o) GROUP BY 1) c
   WHERE l.tenant_id = c.t AND l.max_creates_per_second > 0;

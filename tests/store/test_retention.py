@@ -1,0 +1,197 @@
+"""What is over is removed when its time has come, not before, and leaves a tombstone each."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+from uuid import uuid4
+
+import asyncpg
+import grpc
+from taskstore.v1 import leases_pb2, retention_pb2, tasks_pb2, types_pb2
+
+from tests.conftest import Clock, Stubs
+from tests.store.builders import (
+    DAY_MS,
+    LOCK_TENANT,
+    TENANT,
+    blocked,
+    bring_along,
+    cancel,
+    checkpoint,
+    complete,
+    create,
+    create_and_lease,
+    fail,
+    get,
+    holding,
+    lease,
+    new_task,
+    refusal_of,
+    set_policy,
+)
+
+DAY: Final = 86_400.0
+HOUR_MS: Final = 3_600_000
+
+
+async def remove(store: Stubs, *, limit: int = 0, tenant_id: str = TENANT) -> Sequence[retention_pb2.Tombstone]:
+    """Removes what is due."""
+    return (await store.retention.RemoveTasks(retention_pb2.RemoveTasksRequest(tenant_id=tenant_id, limit=limit))).tombstones
+
+
+async def ended(store: Stubs, *, ttl_ms: int = HOUR_MS) -> str:
+    """A task that ended now."""
+    task = await create(store, workflow="ended", ttl_ms=ttl_ms)
+    await store.tasks.CancelTask(cancel(task.task_id))
+    return task.task_id
+
+
+async def test_nothing_is_removed_before_its_handle_and_then_its_retention_have_ended(store: Stubs, clock: Clock) -> None:
+    await set_policy(store, retention_ms=2 * DAY_MS)
+    task_id = await ended(store, ttl_ms=3 * DAY_MS)
+    task = await get(store, task_id)
+    assert task.handle_expires_at.ToNanoseconds() - task.ended_at.ToNanoseconds() == 3 * DAY_MS * 10**6
+    for seconds in (DAY, DAY, DAY, DAY, DAY - 30):
+        await clock.advance(seconds=seconds)
+        assert not await remove(store)
+    await get(store, task_id)
+    await clock.advance(seconds=31)
+    (tombstone,) = await remove(store)
+    assert (tombstone.task_id, tombstone.cursor) == (task_id, 1)
+
+
+async def test_what_lives_is_never_removed(store: Stubs, clock: Clock) -> None:
+    queued = await create(store, workflow="other", ttl_ms=1)
+    held = (await create_and_lease(store, ttl_ms=1)).lease
+    await clock.advance(seconds=1_000 * DAY)
+    assert not await remove(store)
+    for task_id in (queued.task_id, held.task_id):
+        await get(store, task_id)
+
+
+async def test_what_is_removed_is_gone_and_its_request_id_is_free(
+    store: Stubs, clock: Clock, database: asyncpg.Connection
+) -> None:
+    request = new_task(ttl_ms=HOUR_MS)
+    task = (await store.tasks.CreateTask(request)).task
+    held = (await lease(store)).lease
+    await store.leases.AppendCheckpoint(checkpoint(held))
+    await store.leases.ReportProgress(leases_pb2.ReportProgressRequest(lease=held, value=1))
+    await store.leases.CompleteTask(complete(held))
+    other = await create(store)
+    ended_at = (await get(store, task.task_id)).ended_at
+    await clock.advance(seconds=2 * DAY)
+    (tombstone,) = await remove(store)
+    assert tombstone == retention_pb2.Tombstone(
+        tenant_id=TENANT, cursor=1, task_id=task.task_id, tool="report", workflow="report", workflow_version=1,
+        state=types_pb2.TASK_STATE_COMPLETED, created_at=task.created_at, ended_at=ended_at, removed_at=tombstone.removed_at,
+    )  # fmt: skip
+    for call in (
+        store.tasks.GetTask(tasks_pb2.GetTaskRequest(tenant_id=TENANT, task_id=task.task_id)),
+        store.tasks.CancelTask(cancel(task.task_id)),
+        store.tasks.ListTaskHistory(tasks_pb2.ListTaskHistoryRequest(tenant_id=TENANT, task_id=task.task_id)),
+    ):
+        refused = await refusal_of(call)
+        assert (refused.code, refused.reason) == (grpc.StatusCode.NOT_FOUND, "TASK_NOT_FOUND")
+    for table in ("task", "task_state", "history"):
+        assert await database.fetchval(f"SELECT count(*) FROM tenure.{table}") == 1
+    for table in ("checkpoint", "outcome", "progress"):
+        assert await database.fetchval(f"SELECT count(*) FROM tenure.{table}") == 0
+    assert (await get(store, other.task_id)).change == 1
+    again = await store.tasks.CreateTask(request)
+    assert not again.replayed
+    assert again.task.task_id != task.task_id
+
+
+async def test_tombstones_are_dense_per_tenant_and_paged(store: Stubs, clock: Clock) -> None:
+    ids = []
+    for _ in range(7):
+        ids.append(await ended(store))
+        await clock.advance(seconds=1)
+    await store.tasks.CancelTask(cancel((await create(store, tenant_id="b", ttl_ms=1)).task_id, tenant_id="b"))
+    await clock.advance(seconds=2 * DAY)
+    assert [one.task_id for one in await remove(store, limit=3)] == ids[:3]
+    assert [one.cursor for one in await remove(store, tenant_id="b")] == [1]
+    assert [(one.cursor, one.task_id) for one in await remove(store)] == list(enumerate(ids, start=1))[3:]
+    assert not await remove(store)
+    found: list[tuple[int, str]] = []
+    while True:
+        after = found[-1][0] if found else 0
+        request = retention_pb2.ListTombstonesRequest(tenant_id=TENANT, after_cursor=after, page_size=2)
+        page = (await store.retention.ListTombstones(request)).tombstones
+        found += [(one.cursor, one.task_id) for one in page]
+        if len(page) < 2:
+            break
+    assert found == list(enumerate(ids, start=1))
+    get_one = retention_pb2.GetTombstoneRequest(tenant_id=TENANT, task_id=ids[4])
+    assert (await store.retention.GetTombstone(get_one)).tombstone.cursor == 5
+    for tenant_id, task_id in (("b", ids[4]), (TENANT, str(uuid4()))):
+        request_one = retention_pb2.GetTombstoneRequest(tenant_id=tenant_id, task_id=task_id)
+        refused = await refusal_of(store.retention.GetTombstone(request_one))
+        assert (refused.code, refused.reason) == (grpc.StatusCode.NOT_FOUND, "TOMBSTONE_NOT_FOUND")
+    assert not await remove(store, tenant_id="nobody")
+
+
+async def test_removals_at_once_remove_each_task_once(
+    store: Stubs, second_store: Stubs, clock: Clock, dsn: str, database: asyncpg.Connection
+) -> None:
+    ids = [await ended(store) for _ in range(12)]
+    await clock.advance(seconds=2 * DAY)
+    async with holding(dsn, LOCK_TENANT, TENANT):
+        calls = [asyncio.ensure_future(remove(each, limit=5)) for each in (store, second_store, store)]
+        await blocked(database, count=3)
+    stones = [one for some in await asyncio.gather(*calls) for one in some]
+    assert sorted(one.task_id for one in stones) == sorted(ids)
+    assert sorted(one.cursor for one in stones) == list(range(1, 13))
+
+
+async def test_a_cursor_becomes_visible_only_after_all_lower_ones(
+    store: Stubs, clock: Clock, dsn: str, database: asyncpg.Connection
+) -> None:
+    """FIX-5, case 56: the second removal waits for the first one's commit before it takes its numbers."""
+    for _ in range(2):
+        await ended(store)
+    await clock.advance(seconds=2 * DAY)
+    async with holding(dsn, "SELECT tenure.remove_tasks($1, 1)", TENANT):
+        later = asyncio.ensure_future(remove(store))
+        await blocked(database)
+        request = retention_pb2.ListTombstonesRequest(tenant_id=TENANT)
+        assert not (await store.retention.ListTombstones(request)).tombstones
+    assert [one.cursor for one in await later] == [2]
+
+
+async def test_a_shorter_retention_holds_at_once_and_a_longer_one_too(store: Stubs, clock: Clock) -> None:
+    await set_policy(store, retention_ms=10 * DAY_MS)
+    await ended(store)
+    await clock.advance(seconds=5 * DAY)
+    assert not await remove(store)
+    await set_policy(store, retention_ms=DAY_MS)
+    assert len(await remove(store)) == 1
+
+
+async def test_a_task_whose_handle_lasts_long_holds_up_no_other(store: Stubs, clock: Clock) -> None:
+    for _ in range(3):
+        await ended(store, ttl_ms=100 * DAY_MS)
+    short = await ended(store, ttl_ms=HOUR_MS)
+    await clock.advance(seconds=2 * DAY)
+    assert [one.task_id for one in await remove(store, limit=1)] == [short]
+
+
+async def test_every_way_to_end_leads_to_removal(store: Stubs, clock: Clock, database: asyncpg.Connection) -> None:
+    for number in range(3):
+        held = (await create_and_lease(store, ttl_ms=HOUR_MS)).lease
+        match number:
+            case 0:
+                await store.leases.CompleteTask(complete(held))
+            case 1:
+                await store.leases.FailTask(fail(held))
+            case _:
+                await store.leases.ConfirmCancel(leases_pb2.ConfirmCancelRequest(lease=held))
+    late = await create(store, ttl_ms=HOUR_MS, deadline_ms=1_000)
+    await clock.advance(seconds=2)
+    await bring_along(store, database)
+    await clock.advance(seconds=2 * DAY)
+    stones = await remove(store)
+    states = [types_pb2.TaskState.Name(one.state).removeprefix("TASK_STATE_") for one in stones]
+    assert states[:3] == ["COMPLETED", "FAILED", "CANCELLED"]
+    assert (states[3], stones[3].task_id) == ("FAILED", late.task_id)

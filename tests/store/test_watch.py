@@ -1,0 +1,204 @@
+"""A watch tells each task as it stands, then each change, until all have ended."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+from uuid import uuid4
+
+import asyncpg
+import grpc
+import pytest
+from taskstore.v1 import leases_pb2, tasks_pb2, types_pb2
+
+from store_service.model.limits import MIB
+from store_service.operations.tasks import WATCH_POLL_SECONDS
+from tests.conftest import Clock, Stubs
+from tests.store.builders import (
+    TENANT,
+    bring_along,
+    cancel,
+    complete,
+    create,
+    create_and_lease,
+    get,
+    heartbeat,
+    lease,
+    refusal_in,
+    release,
+)
+
+WELL_BEFORE_A_POLL = WATCH_POLL_SECONDS - 1.5
+
+
+class Watch:
+    """One watch, whose next answer must come by a hint."""
+
+    def __init__(self, store: Stubs, *task_ids: str, **fields: Any) -> None:
+        request = tasks_pb2.WatchTasksRequest(tenant_id=TENANT, task_ids=task_ids, **fields)
+        self.call = store.tasks.WatchTasks(request)
+        self._answers: AsyncIterator[tasks_pb2.WatchTasksResponse] = aiter(self.call)
+
+    async def next(self) -> tasks_pb2.WatchTasksResponse:
+        """The next answer."""
+        return await asyncio.wait_for(anext(self._answers), timeout=WELL_BEFORE_A_POLL)
+
+    async def state(self) -> str:
+        """The state that the next answer tells."""
+        return types_pb2.TaskState.Name((await self.next()).task.state).removeprefix("TASK_STATE_")
+
+    async def ends(self) -> None:
+        """Nothing more comes, and no error."""
+        with pytest.raises(StopAsyncIteration):
+            await self.next()
+        assert await self.call.code() == grpc.StatusCode.OK
+
+
+async def test_a_watch_begins_with_what_stands_and_tells_each_change(
+    store: Stubs, clock: Clock, database: asyncpg.Connection
+) -> None:
+    task = await create(store)
+    watch = Watch(store, task.task_id, view=types_pb2.TASK_VIEW_OUTCOME)
+    assert await watch.state() == "QUEUED"
+    held = (await lease(store)).lease
+    assert await watch.state() == "LEASED"
+    await store.leases.ReportProgress(leases_pb2.ReportProgressRequest(lease=held, value=3))
+    assert (await watch.next()).task.progress.value == 3
+    await store.leases.HeartbeatTask(heartbeat(held))  # which nobody sees
+    await store.leases.ReleaseTask(release(held))
+    assert await watch.state() == "QUEUED"
+    held = (await lease(store)).lease
+    assert await watch.state() == "LEASED"
+    await clock.advance(seconds=31)
+    await bring_along(store, database)
+    assert await watch.state() == "QUEUED"
+    held = (await lease(store)).lease
+    assert await watch.state() == "LEASED"
+    await store.tasks.CancelTask(cancel(task.task_id))
+    assert (await watch.next()).task.cancel_requested
+    await store.leases.CompleteTask(complete(held, b'{"x": 1}'))
+    last = (await watch.next()).task
+    assert last.result.data == b'{"x": 1}'
+    assert last == await read_at(store, last)
+    await watch.ends()
+
+
+async def read_at(store: Stubs, task: types_pb2.Task) -> types_pb2.Task:
+    """The task as a read tells it, at the time of the other one."""
+    read = await get(store, task.task_id, view=types_pb2.TASK_VIEW_OUTCOME)
+    read.read_at.CopyFrom(task.read_at)
+    return read
+
+
+async def test_a_watch_of_what_has_ended_tells_it_and_ends(store: Stubs) -> None:
+    held = (await create_and_lease(store)).lease
+    await store.leases.CompleteTask(complete(held))
+    watch = Watch(store, held.task_id, held.task_id)
+    assert await watch.state() == "COMPLETED"
+    await watch.ends()
+
+
+async def test_what_is_not_found_is_told_once(store: Stubs) -> None:
+    task, unknown = await create(store), str(uuid4())
+    foreign = await create(store, owner=types_pb2.Owner(issuer="test", subject="bob"))
+    owner = types_pb2.Owner(issuer="test", subject="ann")
+    watch = Watch(store, unknown, task.task_id, foreign.task_id, owner=owner)
+    answers = [await watch.next() for _ in range(3)]
+    assert [answer.task_id for answer in answers] == [unknown, task.task_id, foreign.task_id]
+    refused = [refusal_in(answer.refused) for answer in answers if answer.HasField("refused")]
+    assert len(refused) == 2
+    assert refused[0] == refused[1]
+    assert (refused[0].code, refused[0].reason) == (grpc.StatusCode.NOT_FOUND, "TASK_NOT_FOUND")
+    await store.tasks.CancelTask(cancel(task.task_id))
+    assert await watch.state() == "CANCELLED"
+    await watch.ends()
+    watch = Watch(store, unknown)
+    assert (await watch.next()).HasField("refused")
+    await watch.ends()
+
+
+async def test_two_watchers_of_two_stores_see_the_same(store: Stubs, second_store: Stubs) -> None:
+    task = await create(store)
+    watches = [Watch(each, task.task_id) for each in (store, second_store)]
+    for watch in watches:
+        assert await watch.state() == "QUEUED"
+    for change in ("LEASED", "COMPLETED"):
+        if change == "LEASED":
+            held = (await lease(store)).lease
+        else:
+            await second_store.leases.CompleteTask(complete(held))
+        for watch in watches:
+            assert await watch.state() == change
+    for watch in watches:
+        await watch.ends()
+
+
+async def test_a_watcher_that_comes_back_begins_with_what_stands(store: Stubs) -> None:
+    task = await create(store)
+    watch = Watch(store, task.task_id)
+    assert await watch.state() == "QUEUED"
+    watch.call.cancel()
+    held = (await lease(store)).lease
+    await store.leases.CompleteTask(complete(held))
+    again = Watch(store, task.task_id)
+    assert await again.state() == "COMPLETED"
+    await again.ends()
+
+
+async def test_a_watch_outlives_the_loss_of_its_connections(store: Stubs, database: asyncpg.Connection) -> None:
+    task = await create(store)
+    watch = Watch(store, task.task_id)
+    assert await watch.state() == "QUEUED"
+    await database.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND application_name LIKE 'tenure-%'"
+    )
+    assert (await get_when_possible(store, task.task_id)).change == 1
+    await store.tasks.CancelTask(cancel(task.task_id))
+    assert await watch.state() == "CANCELLED"
+    await watch.ends()
+
+
+async def get_when_possible(store: Stubs, task_id: str) -> types_pb2.Task:
+    """Reads a task from a store whose connections were just cut."""
+    for _ in range(20):
+        (answer,) = await asyncio.gather(get(store, task_id), return_exceptions=True)
+        if isinstance(answer, types_pb2.Task):
+            return answer
+        assert isinstance(answer, grpc.aio.AioRpcError)
+        assert answer.code() == grpc.StatusCode.UNAVAILABLE
+    raise AssertionError("the store does not come back")
+
+
+async def test_many_large_results_are_told_one_by_one(store: Stubs) -> None:
+    held = []
+    for _ in range(3):
+        held.append((await create_and_lease(store)).lease)
+        await store.leases.CompleteTask(complete(held[-1], b'"' + b"x" * (4 * MIB - 2) + b'"'))
+    watch = Watch(store, *(one.task_id for one in held), view=types_pb2.TASK_VIEW_OUTCOME)
+    sizes = [len((await watch.next()).task.result.data) for _ in held]
+    assert sizes == [4 * MIB] * 3
+    await watch.ends()
+
+
+async def test_a_watch_of_many_ends_with_the_last(store: Stubs) -> None:
+    tasks = [await create(store) for _ in range(100)]
+    watch = Watch(store, *(task.task_id for task in tasks))
+    for _ in tasks:
+        assert await watch.state() == "QUEUED"
+    await asyncio.gather(*(store.tasks.CancelTask(cancel(task.task_id)) for task in tasks))
+    ended = [await watch.next() for _ in tasks]
+    assert {answer.task_id for answer in ended} == {task.task_id for task in tasks}
+    assert {answer.task.state for answer in ended} == {types_pb2.TASK_STATE_CANCELLED}
+    await watch.ends()
+
+
+async def test_a_change_that_nobody_told_of_is_seen_at_the_next_poll(
+    store: Stubs, database: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("store_service.operations.tasks.WATCH_POLL_SECONDS", 0.2)
+    task = await create(store)
+    watch = Watch(store, task.task_id)
+    assert await watch.state() == "QUEUED"
+    await database.execute("UPDATE tenure.task_state SET change = change + 1")
+    assert (await watch.next()).task.change == 2
+    watch.call.cancel()
