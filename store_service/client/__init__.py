@@ -1,21 +1,34 @@
 """What other processes import: the client of the store, and the worker library."""
 
-from store_service.client.context import Context, SyncContext
+from store_service.client.context import Context
 from store_service.client.errors import LeaseLost, StoreError
-from store_service.client.outcomes import Cancelled, ProtocolError, ToolError
+from store_service.client.outcomes import Cancelled, InputTimeout, ProtocolError, SignalTimeout, StepFailed, ToolError
+from store_service.client.questions import Answer, Form, Question, Root, Roots, Sample, Sampling, Url
+from store_service.client.sync_context import SyncContext
 from store_service.client.tasks import TaskStore
 from store_service.client.worker import Worker
 from store_service.client.workflows import RetryPolicy
 
 __all__ = [
+    "Answer",
     "Cancelled",
     "Context",
+    "Form",
+    "InputTimeout",
     "LeaseLost",
     "ProtocolError",
+    "Question",
     "RetryPolicy",
+    "Root",
+    "Roots",
+    "Sample",
+    "Sampling",
+    "SignalTimeout",
+    "StepFailed",
     "StoreError",
     "SyncContext",
     "TaskStore",
     "ToolError",
+    "Url",
     "Worker",
 ]

@@ -1,119 +1,59 @@
-"""What the code of a workflow is given: its steps, its progress, its task."""
+"""What an async workflow function is given: its steps, its waits, its questions."""
+
+# ruff: noqa: ASYNC109 (the timeouts are counted by the store; the code is not cut off by them)
 
 import asyncio
 import inspect
+import itertools
 import math
-import uuid
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, ParamSpec, TypeVar, cast, overload
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
-import msgspec
-import structlog
-from taskstore.v1 import leases_pb2, types_pb2
+from taskstore.v1 import leases_pb2
 
+from store_service.client import waits
 from store_service.client.errors import LeaseLost, StoreError
+from store_service.client.facts import TaskFacts
+from store_service.client.failures import FINAL, step_failed
 from store_service.client.held import HeldLease
-from store_service.client.history import History
 from store_service.client.lease_calls import LeaseCalls
-from store_service.client.metrics import WorkerMetrics
-from store_service.client.outcomes import INTERNAL_ERROR, Cancelled, ProtocolError
-from store_service.client.payloads import from_json, to_json
+from store_service.client.outcomes import Cancelled, InputTimeout
+from store_service.client.questions import (
+    Answer,
+    Form,
+    Question,
+    Root,
+    Roots,
+    Sample,
+    Sampling,
+    SamplingOptions,
+    Url,
+    check_declared,
+)
+from store_service.client.side_by_side import side_by_side
+from store_service.client.steps import Owner, Steps
 from store_service.client.threads import Threads
+from store_service.client.workflows import Retrying, RetryPolicy
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class ClientCapabilities:
-    """What the MCP client that called the tool declared it can do."""
-
-    def __init__(self, declared: bytes) -> None:
-        self._declared = msgspec.json.decode(declared) if declared else {}
-
-    def can(self, *path: str) -> bool:
-        """Whether the client declared a capability: `can("sampling")`, `can("elicitation", "url")`."""
-        found = self._declared
-        for name in path:
-            if not isinstance(found, dict) or found.get(name) in (None, False):
-                # An elicitation without modes means forms.
-                return path == ("elicitation", "form") and found == {}
-            found = found[name]
-        return True
-
-
-class TaskFacts:
-    """What is known of the task being run, in an async function as in a sync one."""
-
-    def __init__(self, leased: leases_pb2.LeasedTask, held: HeldLease) -> None:
-        self._leased = leased
-        self._held = held
-        self.client = ClientCapabilities(leased.contract.client_capabilities)
-        self.log: structlog.typing.FilteringBoundLogger = structlog.get_logger("tenure.workflow")
-
-    @property
-    def task_id(self) -> str:
-        """The task, unique within its tenant."""
-        return self._leased.lease.task_id
-
-    @property
-    def tenant_id(self) -> str:
-        """The tenant that the task belongs to."""
-        return self._leased.lease.tenant_id
-
-    @property
-    def fencing_token(self) -> int:
-        """Grows with each lease of the task: what is guarded by it refuses the late writes of an earlier run."""
-        return self._leased.lease.token
-
-    @property
-    def attempt(self) -> int:
-        """How many leases the task was given, this one included."""
-        return self._leased.attempts
-
-    @property
-    def contract(self) -> types_pb2.TaskContract:
-        """What was agreed when the task was created: tool, owner, deadline, trace context."""
-        return self._leased.contract
-
-    @property
-    def cancelled(self) -> bool:
-        """Whether the run shall stop: its caller wished it, its lease was lost, or the worker shuts down."""
-        return self._held.stop_wished.is_set()
-
-    def check_cancelled(self) -> None:
-        """Raises Cancelled when the run shall stop."""
-        if self.cancelled or self._held.remaining_seconds() <= 0:
-            raise Cancelled
-
-    def idempotency_key(self, step: str) -> str:
-        """A UUID that is the same at every attempt of this step of this task, and nowhere else."""
-        return str(uuid.uuid5(uuid.NAMESPACE_OID, f"tenure:{self.tenant_id}:{self.task_id}:{step}"))
-
-
 class Context(TaskFacts):
-    """What an async workflow function is given."""
+    """What an async workflow function is given.
+
+    A step, a sleep, a wait and a question are each saved under their name, and remembered by a resumed run. `timeout` is
+    in seconds and counted by the store.
+    """
 
     def __init__(
-        self,
-        leased: leases_pb2.LeasedTask,
-        held: HeldLease,
-        *,
-        calls: LeaseCalls,
-        history: History,
-        threads: Threads,
-        metrics: WorkerMetrics,
+        self, leased: leases_pb2.LeasedTask, held: HeldLease, *, calls: LeaseCalls, steps: Steps, threads: Threads
     ) -> None:
         super().__init__(leased, held)
         self._calls = calls
-        self._history = history
+        self._steps = steps
         self._threads = threads
-        self._metrics = metrics
-        self._saving = asyncio.Lock()
-        self._revision = leased.checkpoints
         self._stop_wished = asyncio.Event()
-        self._stepping: set[asyncio.Task[Any]] = set()
-        self._is_closed = False
 
     @overload
     async def step(self, name: str, fn: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
@@ -125,18 +65,74 @@ class Context(TaskFacts):
         A sync `fn` runs in a thread. The value must be JSON; what comes back is its JSON form on the first run too
         (a tuple is a list), so that a resumed run sees the same. The same name used again is a step of its own.
         When the worker dies between the work and the saving, the step runs again: see `idempotency_key`.
+
+        A ToolError or ProtocolError that `fn` raises is the step's outcome: saved, and raised again by a resumed run.
+        Any other exception is not saved and ends the run, which is tried again as a whole. See `with_retry`.
         """
-        key, done, value = await self.open_step(name)
-        if done:
-            return value
-        with self._noted():
-            if inspect.iscoroutinefunction(fn):
-                value = await fn(*args, **kwargs)
-            else:
-                value = await self._threads.call(fn, *args, **kwargs)
-                if inspect.isawaitable(value):
-                    value = await value
-            return await self.save_step(key, value)
+        return await self._step(name, lambda: self._call(fn, *args, **kwargs), None)
+
+    def with_retry(self, policy: RetryPolicy, *, on: tuple[type[Exception], ...] = (Exception,)) -> "RetriedSteps":
+        """Steps that are tried again while they raise one of `on`: `ctx.with_retry(RetryPolicy()).step(name, fn)`.
+
+        The tries are made within one run and not counted across runs. When they are used up, StepFailed is the step's
+        outcome, which the code may catch.
+        """
+        return RetriedSteps(self, Retrying(policy, on))
+
+    async def parallel(self, *branches: Awaitable[T], limit: int = 8) -> list[T]:
+        """Runs several steps, or coroutines made of steps, side by side: at most `limit` at once, results in order.
+
+        The first failure stops the others, waits until they have stopped, and is raised. Steps of the same name are
+        numbered in the order in which they are asked for: where branches have several steps, give each its own names.
+        """
+        return await side_by_side(branches, limit=limit)
+
+    async def sleep(self, seconds: float, *, name: str = "sleep") -> None:
+        """Waits for the time, at most 366 days, without a lease and without a slot of this worker."""
+        await self._wait(name, waits.new_timer_wait(seconds))
+
+    async def wait_signal(self, signal_name: str, *, timeout: float | None = None, name: str | None = None) -> Any:
+        """Waits for a signal to this task, and returns its message; one that came before is taken at once.
+
+        Raises SignalTimeout past `timeout`. The step is named after the signal unless `name` is given.
+        """
+        wake = await self._wait(name or signal_name, waits.new_signal_wait(signal_name, timeout))
+        return waits.read_signal(signal_name, wake)
+
+    async def ask(self, name: str, message: str, schema: Mapping[str, Any], *, timeout: float | None = None) -> Answer:
+        """Asks a person by a form, whose answer's content keeps to `schema`; see Form. Raises InputTimeout.
+
+        As every question, it fails the task with -32021 when the client did not declare its kind: see `client.can`.
+        """
+        return await self._ask_one(name, Form(message, schema), timeout)
+
+    async def ask_url(self, name: str, message: str, url: str, *, timeout: float | None = None) -> Answer:
+        """Asks a person to open a page. Raises InputTimeout."""
+        return await self._ask_one(name, Url(message, url), timeout)
+
+    async def sample(
+        self,
+        name: str,
+        messages: str | Sequence[Mapping[str, Any]],
+        *,
+        max_tokens: int,
+        timeout: float | None = None,
+        **options: Unpack[SamplingOptions],
+    ) -> Sample:
+        """Asks the client's model; see Sampling for `messages` and `options`. Raises InputTimeout."""
+        return await self._ask_one(name, Sampling(messages=messages, max_tokens=max_tokens, **options), timeout)
+
+    async def roots(self, name: str = "roots", *, timeout: float | None = None) -> list[Root]:
+        """Asks which folders and files the client lets its servers work on. Raises InputTimeout."""
+        return await self._ask_one(name, Roots(), timeout)
+
+    async def ask_all(
+        self, questions: Mapping[str, Question[Any]], *, timeout: float | None = None, name: str = "ask_all"
+    ) -> dict[str, Any]:
+        """Asks up to 16 questions at once: the answers under the same names, None for what was not answered in time."""
+        check_declared(self.client, questions.values())
+        wake = await self._wait(name, waits.new_input_wait(questions, timeout))
+        return waits.read_answers(questions, wake)
 
     async def progress(self, value: float, total: float | None = None, message: str = "") -> None:
         """Tells the caller how far the work is. A report that the store cannot take now is left out."""
@@ -150,7 +146,7 @@ class Context(TaskFacts):
         except StoreError as error:
             self.log.warning("progress was not reported", code=error.code.name, reason=error.reason)
 
-    async def wait_cancelled(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 (reads as Event.wait does)
+    async def wait_cancelled(self, timeout: float | None = None) -> bool:
         """Waits until the run shall stop, at most `timeout` seconds; says whether it shall."""
         try:
             await asyncio.wait_for(self._stop_wished.wait(), timeout)
@@ -162,100 +158,66 @@ class Context(TaskFacts):
         """Wakes `wait_cancelled`. For the library."""
         self._stop_wished.set()
 
-    async def close(self, *, grace_seconds: float) -> None:
-        """Stops steps that the function left behind when it ended, as `asyncio.gather` does. For the library."""
-        self._is_closed = True
-        left = {task for task in self._stepping if not task.done()}
-        for task in left:
-            task.cancel()
-        if left:
-            await asyncio.wait(left, timeout=grace_seconds)
-
-    async def open_step(self, name: str) -> tuple[str, bool, Any]:
-        """A step's key, whether it is done, and what it returned if so. For the library."""
-        self._check_usable()
-        key = self._history.key(name)
-        found = await self._history.recall(key)
-        if found is None:
-            self._check_usable()
-            return key, False, None
-        self._metrics.steps.labels("remembered").inc()
-        return key, True, from_json(f"what step {key!r} returned", found.payload)
-
-    async def save_step(self, key: str, value: Any) -> Any:
-        """Saves what a step returned, and returns it in its JSON form. For the library."""
-        data = to_json(f"what step {key!r} returned", value)
-        async with self._saving:
-            if self._is_closed:
-                raise Cancelled
-            if self._history.failure is not None:
-                raise self._history.failure
-            try:
-                await self._calls.append_checkpoint(revision=self._revision, step=key, data=data)
-            except LeaseLost:
-                raise Cancelled from None
-            except StoreError as error:
-                # It is not known whether it was saved, or it cannot be: no later step may be saved over it.
-                self._history.failure = error if error.is_transient else _unsavable(key, error)
-                raise self._history.failure from error
-            self._revision += 1
-        self._metrics.steps.labels("ran").inc()
-        return msgspec.json.decode(data)
-
-    @contextmanager
-    def _noted(self) -> Iterator[None]:
-        """Keeps in mind which asyncio task is within a step."""
-        task = asyncio.current_task()
-        assert task is not None
-        self._stepping.add(task)
+    async def _step(self, name: str, work: Callable[[], Awaitable[Any]], retrying: Retrying | None) -> Any:
+        opened = await self._steps.open(name, _owner())
+        if opened.is_done:
+            return opened.value
         try:
-            yield
-        finally:
-            self._stepping.discard(task)
+            value = await self._try(opened.key, work, retrying)
+        except BaseException as error:  # noqa: BLE001 (raised again)
+            await self._steps.fail(opened.key, error)
+        return await self._steps.save(opened.key, value)
 
-    def _check_usable(self) -> None:
-        if self._is_closed:
-            raise Cancelled
-        self.check_cancelled()
-        if self._history.failure is not None:
-            raise self._history.failure
+    async def _try(self, key: str, work: Callable[[], Awaitable[Any]], retrying: Retrying | None) -> Any:
+        for retries in itertools.count():
+            try:
+                return await work()
+            except FINAL:
+                raise
+            except Exception as error:
+                if retrying is None or not isinstance(error, retrying.on):
+                    raise
+                if retries + 1 >= retrying.policy.max_attempts:
+                    raise step_failed(key, error) from error
+                self.log.info("step failed, trying again", step=key, retries=retries, error=type(error).__name__)
+            if await self.wait_cancelled(retrying.policy.backoff_seconds(retries)):
+                raise Cancelled
+        raise AssertionError("the last try returns or raises")
+
+    async def _call(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if inspect.iscoroutinefunction(fn):
+            return await fn(*args, **kwargs)
+        value = await self._threads.call(fn, *args, **kwargs)
+        return await value if inspect.isawaitable(value) else value
+
+    async def _wait(self, name: str, wait: waits.Wait) -> leases_pb2.Wake:
+        return await self._steps.wait(name, _owner(), wait)
+
+    async def _ask_one(self, name: str, question: Question[T], timeout: float | None) -> T:
+        answer: T | None = (await self.ask_all({name: question}, timeout=timeout, name=name))[name]
+        if answer is None:
+            raise InputTimeout(name)
+        return answer
 
 
-class SyncContext(TaskFacts):
-    """What a sync workflow function is given, which runs in a thread: the same, blocking."""
+class RetriedSteps:
+    """Steps of a context that are tried again when they fail."""
 
-    def __init__(
-        self, context: Context, leased: leases_pb2.LeasedTask, held: HeldLease, loop: asyncio.AbstractEventLoop
-    ) -> None:
-        super().__init__(leased, held)
+    def __init__(self, context: Context, retrying: Retrying) -> None:
         self._context = context
-        self._loop = loop
+        self._retrying = retrying
 
-    def step(self, name: str, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Runs `fn` in this thread, saves what it returned, and returns it. See `Context.step`."""
-        key, done, value = self._wait(self._context.open_step(name))
-        if not done:
-            value = fn(*args, **kwargs)
-            if inspect.isawaitable(value):
-                value = self._wait(_await(value))
-            value = self._wait(self._context.save_step(key, value))
-        return cast("T", value)
-
-    def progress(self, value: float, total: float | None = None, message: str = "") -> None:
-        """Tells the caller how far the work is. See `Context.progress`."""
-        self._wait(self._context.progress(value, total, message))
-
-    def wait_cancelled(self, timeout: float | None = None) -> bool:
-        """Waits until the run shall stop, at most `timeout` seconds; says whether it shall."""
-        return self._held.stop_wished.wait(timeout)
-
-    def _wait(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+    @overload
+    async def step(self, name: str, fn: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+    @overload
+    async def step(self, name: str, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+    async def step(self, name: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """As `Context.step`, tried again as `Context.with_retry` says. Raises StepFailed after the last try."""
+        context = self._context
+        return await context._step(name, lambda: context._call(fn, *args, **kwargs), self._retrying)  # noqa: SLF001 (its own)
 
 
-async def _await(value: Awaitable[T]) -> T:
-    return await value
-
-
-def _unsavable(key: str, error: StoreError) -> ProtocolError:
-    return ProtocolError(INTERNAL_ERROR, f"what step {key!r} returned cannot be saved: {error.message}")
+def _owner() -> Owner:
+    task = asyncio.current_task()
+    assert task is not None
+    return task

@@ -12,6 +12,7 @@ from taskstore.v1 import leases_pb2, leases_pb2_grpc
 from store_service.client.channel import open_blocking_channel
 from store_service.client.errors import StoreError, from_rpc_error, from_status
 from store_service.client.held import HeldLease, StopReason
+from store_service.client.lease_watch import LeaseWatch
 from store_service.client.metrics import WorkerMetrics
 
 _MOST_INTERVAL_SECONDS: Final = 2.0  # also how long a worker may not know that a task's end is wished for
@@ -19,51 +20,64 @@ _MOST_CALL_SECONDS: Final = 5.0
 _RETRY_SECONDS: Final = 0.25
 _BATCH: Final = 500
 _IDLE_SECONDS: Final = 3600.0
+_LEAST_INTERVAL_SECONDS: Final = 0.1  # however often the store asks for a heartbeat
 
 
 class Heartbeats:
     """Extends every lease it holds, each a third of its length (at most 2 s) after it was last extended.
 
-    A beat that is not answered is tried again until the lease is no longer trusted; then the lease is lost.
+    A beat that is not answered is tried again until the lease is no longer trusted; then the lease is lost. When the
+    store says that something happened to a lease of this worker, all are extended at once, which tells what it was.
     """
 
-    def __init__(self, *, address: str, lease_seconds: float, metrics: WorkerMetrics) -> None:
+    def __init__(self, *, address: str, worker_id: str, lease_seconds: float, metrics: WorkerMetrics) -> None:
         self._address = address
         self._lease_seconds = lease_seconds
         self._interval = min(lease_seconds / 3, _MOST_INTERVAL_SECONDS)
         self._metrics = metrics
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("tenure.worker")
         self._changed = threading.Condition()
-        self._held: set[HeldLease] = set()
+        self._beaten_at: dict[HeldLease, float] = {}
+        self._asked_at = 0.0
         self._stopping = False
         self._is_failing = False
         self._channel: grpc.Channel | None = None
+        self._watch = LeaseWatch(worker_id=worker_id, told=self.beat_soon)
         self._thread = threading.Thread(target=self._run, name="heartbeats", daemon=True)
 
     def start(self) -> None:
         """Begins to beat."""
         self._channel = open_blocking_channel(self._address)
         self._thread.start()
+        self._watch.start(self._channel)
 
     def stop(self) -> None:
         """Ends; what is still held is no longer extended."""
         with self._changed:
             self._stopping = True
             self._changed.notify()
+        self._watch.stop()
         if self._channel is not None:
             self._channel.close()
             self._thread.join(timeout=5)
+            self._watch.join()
 
     def add(self, held: HeldLease) -> None:
         """Extends this lease from now on."""
         with self._changed:
-            self._held.add(held)
+            self._beaten_at[held] = held.sent_at
             self._changed.notify()
 
     def remove(self, held: HeldLease) -> None:
         """Extends this lease no longer."""
         with self._changed:
-            self._held.discard(held)
+            self._beaten_at.pop(held, None)
+
+    def beat_soon(self) -> None:
+        """Extends all leases at once, also those that this worker was given and has not heard of yet."""
+        with self._changed:
+            self._asked_at = time.monotonic()
+            self._changed.notify()
 
     def _run(self) -> None:
         assert self._channel is not None
@@ -78,9 +92,9 @@ class Heartbeats:
         """The leases whose turn it is, once there are any; None at the end. What is overdue meanwhile is lost."""
         with self._changed:
             while not self._stopping:
-                trusted = [held for held in self._held if held.remaining_seconds() > 0]
+                trusted = [held for held in self._beaten_at if held.remaining_seconds() > 0]
                 now = time.monotonic()
-                turns = {held: held.sent_at + self._interval for held in trusted}
+                turns = {held: self._turn(held) for held in trusted}
                 next_at = max(not_before, min(turns.values(), default=now + _IDLE_SECONDS))
                 if turns and next_at <= now:
                     # Those whose turn is near go with them, so that turns fall together and one call does for all.
@@ -88,6 +102,11 @@ class Heartbeats:
                 next_end = min((held.trusted_until for held in trusted), default=next_at)
                 self._changed.wait(timeout=max(0.0, min(next_at, next_end) - now))
             return None
+
+    def _turn(self, held: HeldLease) -> float:
+        beaten_at = self._beaten_at[held]
+        is_asked = beaten_at <= self._asked_at
+        return beaten_at + (min(_LEAST_INTERVAL_SECONDS, self._interval) if is_asked else self._interval)
 
     def _beat(self, stub: leases_pb2_grpc.LeaseServiceStub, batch: list[HeldLease]) -> bool:
         sent_at = time.monotonic()
@@ -103,6 +122,8 @@ class Heartbeats:
         except ValueError:  # the channel was closed
             return False
         self._is_failing = False
+        with self._changed:
+            self._beaten_at.update((held, sent_at) for held in batch if held in self._beaten_at)
         self._take(batch, response.items, sent_at)
         return True
 

@@ -1,5 +1,6 @@
 """The calls that a worker makes under one lease: none is begun once the lease is lost."""
 
+import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
@@ -11,6 +12,7 @@ from store_service.client.calls import call
 from store_service.client.errors import LeaseLost, StoreError
 from store_service.client.held import HeldLease, StopReason
 from store_service.client.payloads import JSON, safe_text
+from store_service.client.waits import Wait, to_request
 
 Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response")
@@ -31,10 +33,9 @@ class LeaseCalls:
         self._stub = stub
         self._held = held
 
-    async def load_input(self) -> types_pb2.Payload:
-        """The input that was left out for its size."""
-        response = await self._call(self._stub.LoadInput, leases_pb2.LoadInputRequest(lease=self._held.lease))
-        return response.input
+    async def load_input(self) -> leases_pb2.LoadInputResponse:
+        """The input and the wake that were left out for their size."""
+        return await self._call(self._stub.LoadInput, leases_pb2.LoadInputRequest(lease=self._held.lease))
 
     async def load_checkpoints(self, count: int) -> list[types_pb2.Checkpoint]:
         """All `count` checkpoints, oldest first."""
@@ -46,9 +47,18 @@ class LeaseCalls:
             found.extend(page)
         return found
 
-    async def append_checkpoint(self, *, revision: int, step: str, data: bytes) -> None:
-        """Saves what a step returned. A conflict with an earlier try of the same write is no error."""
-        payload = types_pb2.Payload(media_type=JSON, data=data)
+    async def heartbeat_task(self) -> None:
+        """Extends the lease, and takes notice when the task's end is wished for."""
+        lease_ms = round(self._held.lease_seconds * 1000)
+        sent_at = time.monotonic()
+        request = leases_pb2.HeartbeatTaskRequest(lease=self._held.lease, lease_ms=lease_ms)
+        response = await self._call(self._stub.HeartbeatTask, request)
+        self._held.extend(sent_at=sent_at)
+        if response.cancel_requested:
+            self._held.stop(StopReason.CANCEL_REQUESTED)
+
+    async def append_checkpoint(self, *, revision: int, step: str, payload: types_pb2.Payload) -> None:
+        """Saves what came of a step. A conflict with an earlier try of the same write is no error."""
         request = leases_pb2.AppendCheckpointRequest(lease=self._held.lease, revision=revision, step=step, payload=payload)
         try:
             await self._call(self._stub.AppendCheckpoint, request)
@@ -84,6 +94,10 @@ class LeaseCalls:
     async def release_task(self, *, delay_ms: int) -> None:
         """Gives the task back."""
         await self._call(self._stub.ReleaseTask, leases_pb2.ReleaseTaskRequest(lease=self._held.lease, delay_ms=delay_ms))
+
+    async def suspend_task(self, step: str, wait: Wait) -> None:
+        """Gives the task back until what it waits for has come."""
+        await self._call(self._stub.SuspendTask, to_request(self._held.lease, step, wait))
 
     async def confirm_cancel(self) -> None:
         """Ends the task as its caller wished."""

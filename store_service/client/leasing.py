@@ -128,6 +128,8 @@ class Leasing:
         for each, item in zip(taken, response.items, strict=False):
             if item.HasField("extended"):
                 each.held.extend(sent_at=sent_at)
+                if item.extended.cancel_requested:
+                    each.held.stop(StopReason.CANCEL_REQUESTED)
             else:
                 each.held.stop(StopReason.LEASE_LOST)
         return [each for each in taken if each.held.remaining_seconds() > 0]

@@ -4,7 +4,7 @@ from typing import Final, Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-Outcome = Literal["completed", "tool_error", "failed", "retried", "released", "cancelled", "lease_lost"]
+Outcome = Literal["completed", "tool_error", "failed", "retried", "suspended", "released", "cancelled", "lease_lost"]
 """How one run of a task ended."""
 
 OUTCOMES: Final[tuple[Outcome, ...]] = (
@@ -12,6 +12,7 @@ OUTCOMES: Final[tuple[Outcome, ...]] = (
     "tool_error",
     "failed",
     "retried",
+    "suspended",
     "released",
     "cancelled",
     "lease_lost",
@@ -41,10 +42,12 @@ class WorkerMetrics:
             registry=registry,
             buckets=(0.1, 0.5, 1, 2, 3, 5, 10, 30),
         )
-        self.steps = Counter("tenure_worker_steps", "Steps, by whether they ran.", ["outcome"], registry=registry)
+        self.steps = Counter(
+            "tenure_worker_steps", "Steps, by whether they ran, waited or were remembered.", ["outcome"], registry=registry
+        )
         for outcome in OUTCOMES:
             self.tasks.labels(outcome)
         for brought in ("work", "idle", "error"):
             self.lease_calls.labels(brought)
-        for how in ("ran", "remembered"):
+        for how in ("ran", "remembered", "waited"):
             self.steps.labels(how)

@@ -39,3 +39,38 @@ class Cancelled(BaseException):
 
     It is no Exception, as `asyncio.CancelledError` is none, so that `except Exception` does not hold it back.
     """
+
+
+class SignalTimeout(ToolError):  # noqa: N818 (reads as what happened)
+    """A signal did not come in time. Not caught, the task completes with this text as its error."""
+
+    def __init__(self, signal_name: str) -> None:
+        super().__init__(f"The signal {signal_name!r} did not come in time.")
+        self.signal_name = signal_name
+
+
+class InputTimeout(ToolError):  # noqa: N818 (as above)
+    """A question was not answered in time. Not caught, the task completes with this text as its error."""
+
+    def __init__(self, question: str) -> None:
+        super().__init__(f"The question {question!r} was not answered in time.")
+        self.question = question
+
+
+class StepFailed(Exception):  # noqa: N818 (reads as what happened)
+    """A step tried by `ctx.with_retry` failed for the last time. This is its outcome, which is saved and final.
+
+    Not caught, it ends the task, which is not tried again. `reason` names the last exception; it is not shown to callers.
+    """
+
+    def __init__(self, step: str, reason: str) -> None:
+        super().__init__(f"step {step!r} failed: {reason}")
+        self.step = step
+        self.reason = reason
+
+
+class Suspended(BaseException):
+    """The run ends here, as its task waits; it is run again when the wait is over. For the library.
+
+    It is no Exception, so that `except Exception` does not hold it back. `finally` runs, with the lease still held.
+    """

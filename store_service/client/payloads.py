@@ -20,7 +20,7 @@ _NOT_A_BRACKET: Final = bytes(set(range(256)) - set(b"[]{}"))
 _LONG_NUMBER: Final = re.compile(rb"[0-9]{%d}" % (MOST_DIGITS + 1))
 
 
-def to_json(what: str, value: Any) -> bytes:
+def to_json(what: str, value: Any, *, most_bytes: int = MOST_BYTES) -> bytes:
     """The value as JSON bytes that the store takes. `what` begins the message of the error.
 
     Dataclasses, msgspec structs, dates, UUIDs, enums, sets and tuples become what JSON has for them. NaN and
@@ -36,7 +36,7 @@ def to_json(what: str, value: Any) -> bytes:
         raise _refused(what, "has text that is not valid Unicode") from None
     except (TypeError, ValueError) as error:
         raise _refused(what, f"is not JSON: {error}") from None
-    _check(what, data)
+    _check(what, data, most_bytes)
     return data
 
 
@@ -56,9 +56,9 @@ def safe_text(text: str, *, most_bytes: int) -> str:
     return cleaned[:most_bytes].decode(errors="ignore")
 
 
-def _check(what: str, data: bytes) -> None:
-    if len(data) > MOST_BYTES:
-        raise _refused(what, f"is {len(data)} bytes of JSON, and at most {MOST_BYTES} can be kept")
+def _check(what: str, data: bytes, most_bytes: int) -> None:
+    if len(data) > most_bytes:
+        raise _refused(what, f"is {len(data)} bytes of JSON, and at most {most_bytes} can be kept")
     is_deep = data.count(b"[") + data.count(b"{") > MOST_DEPTH
     is_long = _LONG_NUMBER.search(data) is not None
     if is_deep or is_long:

@@ -4,57 +4,28 @@ import asyncio
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 import structlog
 from taskstore.v1 import leases_pb2, leases_pb2_grpc
 
-from store_service.client.context import Context, SyncContext
+from store_service.client.context import Context
+from store_service.client.endings import Complete, Confirm, Ending, Fail, Release, Suspend, plain
 from store_service.client.errors import LeaseLost, StoreError
 from store_service.client.held import HeldLease
 from store_service.client.history import History
 from store_service.client.lease_calls import LeaseCalls
 from store_service.client.metrics import Outcome, WorkerMetrics
-from store_service.client.outcomes import INTERNAL_ERROR, Cancelled, ProtocolError, ToolError
+from store_service.client.outcomes import INTERNAL_ERROR, Cancelled, ProtocolError, StepFailed, ToolError
 from store_service.client.payloads import from_json, to_json
 from store_service.client.results import OutputSchemas, to_error_result, to_result
+from store_service.client.steps import Steps
+from store_service.client.sync_context import SyncContext
 from store_service.client.threads import Threads
 from store_service.client.workflows import Workflow
 
 _STOP_GRACE_SECONDS: Final = 1.0  # what a run has to stop in when its worker shuts down
 _REST_MS: Final = 1_000  # how long a task rests that this worker could not begin
-
-
-@dataclass(frozen=True, slots=True)
-class Complete:
-    """The task ends with this result."""
-
-    result: bytes
-    outcome: Outcome
-
-
-@dataclass(frozen=True, slots=True)
-class Fail:
-    """The task ends with this error, or rests and is tried again."""
-
-    error: ProtocolError
-    retry: leases_pb2.RetryPolicy | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """The task is given back."""
-
-    delay_ms: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Confirm:
-    """The task ends as its caller wished."""
-
-
-Ending = Complete | Fail | Release | Confirm
 
 
 class Run:
@@ -76,7 +47,7 @@ class Run:
         self._schemas = schemas
         self._metrics = metrics
         self._calls = LeaseCalls(stub, held)
-        self._threads = Threads()
+        self._threads = Threads(lambda: held.must_stop)
         self._context: Context | None = None
         self._must_stop = asyncio.Event()
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("tenure.worker").bind(
@@ -120,6 +91,12 @@ class Run:
         if self._leased.cancel_requested:
             return Confirm()
         try:
+            if self._leased.attempts > 1:
+                # The store counts the loss of a worker as a crash of the task only where its lease showed life. This
+                # shows it before code begins that may have killed the worker before.
+                await self._calls.heartbeat_task()
+                if self.held.is_cancel_requested:
+                    return Confirm()
             arguments, history = await self._load()
         except ProtocolError as error:
             return Fail(error)
@@ -128,44 +105,52 @@ class Run:
         except StoreError as error:
             self._log.warning("the task could not be loaded", code=error.code.name, reason=error.reason)
             return Release(delay_ms=_REST_MS)
-        self._context = Context(
-            self._leased,
-            self.held,
-            calls=self._calls,
-            history=history,
-            threads=self._threads,
-            metrics=self._metrics,
+        steps = Steps(
+            calls=self._calls, history=history, held=self.held, metrics=self._metrics, revision=self._leased.checkpoints
         )
+        self._context = Context(self._leased, self.held, calls=self._calls, steps=steps, threads=self._threads)
         self._heed()
-        body = asyncio.create_task(self._call_function(self._context, arguments))
-        await self._wait_for(body)
-        await self._context.close(grace_seconds=_STOP_GRACE_SECONDS)
+        body = asyncio.create_task(self._call_function(self._context, steps, arguments))
+        await self._wait_for(body, steps)
+        await steps.close(grace_seconds=_STOP_GRACE_SECONDS)
         if self.held.is_lost or self.held.remaining_seconds() <= 0:
             raise LeaseLost("the lease was lost while the task ran", reason="LEASE_LOST")
         if not body.done():
             return Release()
-        return self._ending_of(body, history)
+        return self._ending_of(body, steps, history)
 
     async def _load(self) -> tuple[Any, History]:
-        payload = await self._calls.load_input() if self._leased.input_left_out else self._leased.input
-        arguments = from_json("the input", payload) if payload.data else {}
+        brought = await self._calls.load_input() if self._leased.input_left_out else self._leased
+        arguments = from_json("the input", brought.input) if brought.input.data else {}
         recorded = await self._calls.load_checkpoints(self._leased.checkpoints) if self._leased.checkpoints else []
-        return arguments, History(recorded, workflow=self._workflow.name, version=self._workflow.version)
+        wake = brought.wake if brought.HasField("wake") else None
+        return arguments, History(recorded, wake=wake, workflow=self._workflow.name, version=self._workflow.version)
 
-    async def _call_function(self, context: Context, arguments: Any) -> Any:
+    async def _call_function(self, context: Context, steps: Steps, arguments: Any) -> Any:
         structlog.contextvars.bind_contextvars(task_id=context.task_id, tenant_id=context.tenant_id)
-        if not self._workflow.is_async:
-            sync_context = SyncContext(context, self._leased, self.held, asyncio.get_running_loop())
-            return await self._threads.call(self._workflow.function, sync_context, arguments)
         try:
-            return await self._workflow.function(context, arguments)
+            if self._workflow.is_async:
+                return await self._workflow.function(context, arguments)
+            loop = asyncio.get_running_loop()
+            sync_context = SyncContext(context, self._leased, self.held, steps=steps, threads=self._threads, loop=loop)
+            return await self._threads.call(self._workflow.function, sync_context, arguments)
         except (SystemExit, KeyboardInterrupt) as error:
             raise RuntimeError(f"the code raised {type(error).__name__}") from error  # it would end the worker
+        finally:
+            steps.returned()
 
-    async def _wait_for(self, body: asyncio.Task[Any]) -> None:
+    async def _wait_for(self, body: asyncio.Task[Any], steps: Steps) -> None:
         """Until the function has ended; when it must stop, until it has stopped, its threads too."""
         must_stop = asyncio.create_task(self._must_stop.wait())
-        await asyncio.wait({body, must_stop}, return_when=asyncio.FIRST_COMPLETED)
+        suspended = asyncio.create_task(steps.suspended.wait())
+        await asyncio.wait({body, must_stop, suspended}, return_when=asyncio.FIRST_COMPLETED)
+        suspended.cancel()
+        if steps.suspension is not None:
+            # It was told where it asked for something; what waits for anything else is cancelled.
+            await asyncio.wait({body, must_stop}, timeout=_STOP_GRACE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            if self._workflow.is_async:
+                body.cancel()
+            await asyncio.wait({body, must_stop}, return_when=asyncio.FIRST_COMPLETED)
         must_stop.cancel()
         if body.done() and not self.held.must_stop:
             return
@@ -177,10 +162,12 @@ class Run:
         await asyncio.wait({body}, timeout=grace)
         await self._threads.idle(timeout_seconds=grace)
 
-    def _ending_of(self, body: asyncio.Task[Any], history: History) -> Ending:
-        error = asyncio.CancelledError() if body.cancelled() else _plain(body.exception())
+    def _ending_of(self, body: asyncio.Task[Any], steps: Steps, history: History) -> Ending:
+        error = asyncio.CancelledError() if body.cancelled() else plain(body.exception())
         if history.failure is not None:
             error = history.failure
+        elif steps.suspension is not None:  # whatever the code made of it
+            return Confirm() if self.held.is_cancel_requested else Suspend(steps.suspension)
         try:
             match error:
                 case None:
@@ -207,7 +194,8 @@ class Run:
         if self.held.is_cancel_requested:
             return Confirm()
         text = f"The tool failed unexpectedly. Its operator finds the reason under {correlation_id}."
-        if self._leased.retries + 1 < self._workflow.retry.max_attempts:
+        is_final = isinstance(error, StepFailed)
+        if not is_final and self._leased.retries + 1 < self._workflow.retry.max_attempts:
             return Fail(ProtocolError(INTERNAL_ERROR, text), retry=self._workflow.retry.to_message())
         return Complete(to_error_result(text), "tool_error")
 
@@ -217,6 +205,8 @@ class Run:
                 return await self._complete(ending)
             case Fail():
                 return await self._fail(ending)
+            case Suspend():
+                return await self._suspend(ending)
             case Release():
                 await self._calls.release_task(delay_ms=ending.delay_ms)
                 return "released"
@@ -235,6 +225,20 @@ class Run:
             return await self._fail(Fail(ProtocolError(INTERNAL_ERROR, f"the store refused the result: {error.message}")))
         return ending.outcome
 
+    async def _suspend(self, ending: Suspend) -> Outcome:
+        step = ending.suspension.step
+        try:
+            await self._calls.suspend_task(step, ending.suspension.wait)
+        except LeaseLost:
+            raise
+        except StoreError as error:
+            if error.is_transient:
+                raise
+            return await self._fail(
+                Fail(ProtocolError(INTERNAL_ERROR, f"the store refused the wait of step {step!r}: {error.message}"))
+            )
+        return "suspended"
+
     async def _fail(self, ending: Fail) -> Outcome:
         error = ending.error
         data = None
@@ -246,16 +250,6 @@ class Run:
         self._log.info("the task fails", code=error.code, message=error.message, is_final=ending.retry is None)
         retried = await self._calls.fail_task(code=error.code, message=error.message, data=data, retry=ending.retry)
         return "retried" if retried else "failed"
-
-
-def _plain(error: BaseException | None) -> BaseException | None:
-    """The error itself where a task group wrapped it alone, or wrapped Cancelled several times."""
-    while isinstance(error, BaseExceptionGroup):
-        first = error.exceptions[0]
-        if len(error.exceptions) > 1 and not all(isinstance(other, Cancelled) for other in error.exceptions):
-            return error
-        error = first
-    return error
 
 
 def _call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:

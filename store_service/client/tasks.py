@@ -70,6 +70,28 @@ class TaskStore:
         """Records the wish that a task ends, or ends it."""
         return await call(self._stub.CancelTask, request, timeout_seconds=timeout_seconds)
 
+    async def answer_inputs(
+        self, request: tasks_pb2.AnswerInputsRequest, *, timeout_seconds: float = 10
+    ) -> tasks_pb2.AnswerInputsResponse:
+        """Answers open questions of a task. An answer repeated is ignored, and so tells nothing of the first try."""
+        return await call(self._stub.AnswerInputs, request, timeout_seconds=timeout_seconds)
+
+    async def publish_signal(
+        self, request: tasks_pb2.PublishSignalRequest, *, timeout_seconds: float = 10
+    ) -> tasks_pb2.PublishSignalResponse:
+        """Sends a signal to a task, or finds that the same signal id did before."""
+        return await call(self._stub.PublishSignal, request, timeout_seconds=timeout_seconds)
+
+    async def get_signal(
+        self, request: tasks_pb2.GetSignalRequest, *, timeout_seconds: float = 10
+    ) -> tasks_pb2.GetSignalResponse:
+        """Reads where a signal stands."""
+        return await call(self._stub.GetSignal, request, timeout_seconds=timeout_seconds)
+
+    async def fork_task(self, request: tasks_pb2.ForkTaskRequest, *, timeout_seconds: float = 10) -> tasks_pb2.ForkTaskResponse:
+        """Creates a task that starts with the first checkpoints of another."""
+        return await call(self._stub.ForkTask, request, timeout_seconds=timeout_seconds)
+
     async def attach_task(self, request: tasks_pb2.AttachTaskRequest, *, timeout_seconds: float = 10) -> None:
         """Says that somebody still waits for a task."""
         await call(self._stub.AttachTask, request, timeout_seconds=timeout_seconds)

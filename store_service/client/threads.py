@@ -16,11 +16,16 @@ class Threads:
     Daemons, as a thread cannot be stopped: a process that has given its tasks back ends in spite of them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, must_stop: Callable[[], bool]) -> None:
+        self._must_stop = must_stop
         self._busy: set[asyncio.Future[Any]] = set()
 
     async def call(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """What `function` returns or raises. Cancelling it leaves the thread to itself; see `idle`."""
+        """What `function` returns or raises.
+
+        Cancelling it waits for the thread all the same, so that nothing goes on behind the back of the code. When the
+        run must stop, the thread is left to itself; see `idle`.
+        """
         loop = asyncio.get_running_loop()
         done: asyncio.Future[T] = loop.create_future()
         self._busy.add(done)
@@ -50,7 +55,12 @@ class Threads:
                 return  # the loop was closed: nobody waits any more
 
         threading.Thread(target=body, name="user-code", daemon=True).start()
-        return await asyncio.shield(done)
+        try:
+            return await asyncio.shield(done)
+        except asyncio.CancelledError:
+            if not self._must_stop():
+                await asyncio.wait({done})
+            raise
 
     async def idle(self, *, timeout_seconds: float | None) -> bool:
         """Waits until no thread of the run is busy; says whether that came true in time."""

@@ -137,7 +137,9 @@ class Worker:
             raise ValueError("no workflow is registered; use @worker.workflow(name)")
         self._channel: grpc.aio.Channel = open_channel(self._store)
         self._stub = leases_pb2_grpc.LeaseServiceStub(self._channel)
-        self._heartbeats = Heartbeats(address=self._store, lease_seconds=self._lease_seconds, metrics=self._metrics)
+        self._heartbeats = Heartbeats(
+            address=self._store, worker_id=self.worker_id, lease_seconds=self._lease_seconds, metrics=self._metrics
+        )
         self._leasing = Leasing(
             self._stub,
             worker_id=self.worker_id,

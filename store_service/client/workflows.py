@@ -1,6 +1,7 @@
 """The definitions that a worker can run."""
 
 import inspect
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -30,6 +31,11 @@ class RetryPolicy:
         if not 0.001 <= self.initial_backoff_seconds <= self.max_backoff_seconds <= _DAY_SECONDS:
             raise ValueError("backoffs must be at least 1 ms, at most a day, and the first no longer than the longest")
 
+    def backoff_seconds(self, retries: int) -> float:
+        """A random time to wait for, after so many earlier retries."""
+        longest = min(self.max_backoff_seconds, self.initial_backoff_seconds * 2 ** min(retries, 32))
+        return random.uniform(0, longest)  # noqa: S311 (spreads tries out; nothing secret)
+
     def to_message(self) -> leases_pb2.RetryPolicy:
         """The policy as the store takes it."""
         return leases_pb2.RetryPolicy(
@@ -37,6 +43,14 @@ class RetryPolicy:
             initial_backoff_ms=round(self.initial_backoff_seconds * 1000),
             max_backoff_ms=round(self.max_backoff_seconds * 1000),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Retrying:
+    """When a step is tried again within its run, and after which exceptions."""
+
+    policy: RetryPolicy
+    on: tuple[type[Exception], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

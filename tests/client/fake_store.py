@@ -1,87 +1,41 @@
 """A store in memory behind a real gRPC server, for what a real store does not do when asked: lose an answer, stay silent.
 
-It runs in threads of its own, so that it answers while the code under test blocks its event loop.
+It runs in threads of its own, so that it answers while the code under test blocks its event loop. What it does with
+tasks is the model of the library's own test harness.
 """
 
 # ruff: noqa: N802 (methods are named by the API)
 
 import asyncio
+import itertools
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Never, TypeVar
 
 import grpc
-from google.protobuf import any_pb2
-from google.rpc import code_pb2, error_details_pb2, status_pb2
 from taskstore.v1 import leases_pb2, leases_pb2_grpc, types_pb2
 
 from store_service.client import Worker
+from store_service.client.testing.memory import MemoryStore, MemoryTask, Refused, refusal
 
 Q = TypeVar("Q")
 A = TypeVar("A")
 
 WAIT_SECONDS = 15.0
 LIMITS = [("grpc.max_receive_message_length", 6 * 2**20), ("grpc.max_send_message_length", 6 * 2**20)]
-CODES = {
-    "LEASE_LOST": code_pb2.FAILED_PRECONDITION,
-    "REVISION_CONFLICT": code_pb2.ABORTED,
-    "INVALID_INPUT": code_pb2.INVALID_ARGUMENT,
-    "CHECKPOINT_LIMIT": code_pb2.FAILED_PRECONDITION,
-    "STORAGE_UNAVAILABLE": code_pb2.UNAVAILABLE,
-    "OUTCOME_UNKNOWN": code_pb2.UNKNOWN,
-    "TASK_NOT_FOUND": code_pb2.NOT_FOUND,
-}
-
-
-def refusal(reason: str) -> status_pb2.Status:
-    """What the store answers for this reason."""
-    detail = any_pb2.Any()
-    detail.Pack(error_details_pb2.ErrorInfo(reason=reason, domain="taskstore.tenure"))
-    return status_pb2.Status(code=CODES[reason], message=f"refused: {reason}", details=[detail])
+FakeTask = MemoryTask
 
 
 def abort(context: grpc.ServicerContext, reason: str) -> Never:
-    """Ends the call as the store does."""
+    """Ends a call with the refusal for this reason."""
     status = refusal(reason)
     context.set_trailing_metadata((("grpc-status-details-bin", status.SerializeToString()),))
     code = next(code for code in grpc.StatusCode if code.value[0] == status.code)
     context.abort(code, status.message)
-
-
-@dataclass
-class FakeTask:
-    """One task, as the store would keep it."""
-
-    contract: types_pb2.TaskContract
-    input: bytes
-    input_left_out: bool = False
-    task_id: str = field(default_factory=lambda: str(uuid.uuid4()))
-    state: str = "QUEUED"
-    worker_id: str = ""
-    token: int = 0
-    expires_at: float = 0.0
-    attempts: int = 0
-    retries: int = 0
-    cancel_requested: bool = False
-    checkpoints: list[types_pb2.Checkpoint] = field(default_factory=list)
-    progress: list[leases_pb2.ReportProgressRequest] = field(default_factory=list)
-    result: bytes | None = None
-    error: types_pb2.TaskError | None = None
-    retry: leases_pb2.RetryPolicy | None = None
-    heartbeats: int = 0
-
-    @property
-    def steps(self) -> list[str]:
-        return [checkpoint.step for checkpoint in self.checkpoints]
-
-
-class Refused(Exception):  # noqa: N818 (reads as what happened)
-    """An operation refused for this reason."""
 
 
 @dataclass
@@ -101,11 +55,14 @@ class FakeStore(leases_pb2_grpc.LeaseServiceServicer):
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
-        self.tasks: list[FakeTask] = []
+        self.memory = MemoryStore(time.monotonic)
+        self.tasks = self.memory.tasks
         self.calls: list[tuple[str, Any]] = []
         self.address = ""
+        self.watchers = 0
+        self.hints = 0
+        self._cut = False
         self._faults: list[Fault] = []
-        self._leased_by_request: dict[str, leases_pb2.LeaseTasksResponse] = {}
         self._closed = False
 
     @contextmanager
@@ -152,6 +109,10 @@ class FakeStore(leases_pb2_grpc.LeaseServiceServicer):
         """The next calls of the method are applied; the caller does not hear of it, and is cut off `once` this is true."""
         self._faults.append(Fault(method, times, applied=True, once=once))
 
+    def hold_answer(self, method: str, until: Callable[[], object]) -> None:
+        """The next call of the method is applied, and answered once this is true."""
+        self._faults.append(Fault(method, 1, once=until))
+
     def silence(self, method: str, *, times: int = 1_000_000) -> None:
         """The next calls of the method are neither applied nor answered."""
         self._faults.append(Fault(method, times, silent=True))
@@ -161,6 +122,20 @@ class FakeStore(leases_pb2_grpc.LeaseServiceServicer):
         with self.changed:
             self._faults.clear()
             self.changed.notify_all()
+
+    def hint(self) -> None:
+        """Tells every worker that watches to heartbeat at once."""
+        with self.changed:
+            self.hints += 1
+            self.changed.notify_all()
+
+    def cut(self) -> None:
+        """Ends every stream."""
+        with self.changed:
+            self._cut = True
+            self.changed.notify_all()
+            assert self.changed.wait_for(lambda: not self.watchers, WAIT_SECONDS)
+            self._cut = False
 
     def take_away(self, task: FakeTask) -> None:
         """Another worker holds the task from now on, for ever."""
@@ -195,93 +170,65 @@ class FakeStore(leases_pb2_grpc.LeaseServiceServicer):
         context.add_callback(self._notify)
         return self._answer("LeaseTasks", request, context, lambda asked: self._lease_tasks(asked, context))
 
-    def _notify(self) -> None:
-        with self.changed:
-            self.changed.notify_all()
+    def WatchLeases(self, request: Any, context: grpc.ServicerContext) -> Iterator[leases_pb2.WatchLeasesResponse]:
+        self._answer("WatchLeases", request, context, lambda _: None)
+        context.add_callback(self._notify)
+        first = self.hints + 1
+        yield leases_pb2.WatchLeasesResponse()  # as the store does: something may have happened before
+        for hints in itertools.count(first):
+            with self.changed:
+                self.watchers += 1
+                self.changed.notify_all()
+                while self.hints < hints and context.is_active() and not (self._closed or self._cut):
+                    self.changed.wait()
+                self.watchers -= 1
+            if self.hints < hints:
+                return
+            yield leases_pb2.WatchLeasesResponse()
 
-    def HeartbeatTasks(
-        self, request: leases_pb2.HeartbeatTasksRequest, context: grpc.ServicerContext
-    ) -> leases_pb2.HeartbeatTasksResponse:
-        return self._answer("HeartbeatTasks", request, context, self._heartbeat_tasks)
+    def HeartbeatTask(self, request: Any, context: grpc.ServicerContext) -> leases_pb2.HeartbeatTaskResponse:
+        return self._answer("HeartbeatTask", request, context, self.memory.heartbeat_task)
 
-    def ReportProgress(
-        self, request: leases_pb2.ReportProgressRequest, context: grpc.ServicerContext
-    ) -> leases_pb2.ReportProgressResponse:
-        def report(_: Any) -> leases_pb2.ReportProgressResponse:
-            self._fenced(request.lease).progress.append(request)
-            return leases_pb2.ReportProgressResponse(sequence=1)
+    def HeartbeatTasks(self, request: Any, context: grpc.ServicerContext) -> leases_pb2.HeartbeatTasksResponse:
+        return self._answer("HeartbeatTasks", request, context, self.memory.heartbeat_tasks)
 
-        return self._answer("ReportProgress", request, context, report)
+    def ReportProgress(self, request: Any, context: grpc.ServicerContext) -> leases_pb2.ReportProgressResponse:
+        return self._answer("ReportProgress", request, context, self.memory.report_progress)
 
-    def LoadInput(self, request: leases_pb2.LoadInputRequest, context: grpc.ServicerContext) -> leases_pb2.LoadInputResponse:
-        def load(_: Any) -> leases_pb2.LoadInputResponse:
-            return leases_pb2.LoadInputResponse(input=types_pb2.Payload(data=self._fenced(request.lease).input))
+    def LoadInput(self, request: Any, context: grpc.ServicerContext) -> leases_pb2.LoadInputResponse:
+        return self._answer("LoadInput", request, context, self.memory.load_input)
 
-        return self._answer("LoadInput", request, context, load)
+    def LoadCheckpoints(self, request: Any, context: grpc.ServicerContext) -> leases_pb2.LoadCheckpointsResponse:
+        return self._answer("LoadCheckpoints", request, context, self.memory.load_checkpoints)
 
-    def LoadCheckpoints(
-        self, request: leases_pb2.LoadCheckpointsRequest, context: grpc.ServicerContext
-    ) -> leases_pb2.LoadCheckpointsResponse:
-        def load(_: Any) -> leases_pb2.LoadCheckpointsResponse:
-            found = self._fenced(request.lease).checkpoints[request.from_revision :]
-            return leases_pb2.LoadCheckpointsResponse(checkpoints=found[: min(request.page_size, 2)])
+    def AppendCheckpoint(self, request: Any, context: grpc.ServicerContext) -> leases_pb2.AppendCheckpointResponse:
+        return self._answer("AppendCheckpoint", request, context, self.memory.append_checkpoint)
 
-        return self._answer("LoadCheckpoints", request, context, load)
+    def CompleteTask(self, request: Any, context: grpc.ServicerContext) -> leases_pb2.CompleteTaskResponse:
+        return self._answer("CompleteTask", request, context, self.memory.complete_task)
 
-    def AppendCheckpoint(
-        self, request: leases_pb2.AppendCheckpointRequest, context: grpc.ServicerContext
-    ) -> leases_pb2.AppendCheckpointResponse:
-        return self._answer("AppendCheckpoint", request, context, self._append_checkpoint)
+    def FailTask(self, request: Any, context: grpc.ServicerContext) -> leases_pb2.FailTaskResponse:
+        return self._answer("FailTask", request, context, self.memory.fail_task)
 
-    def CompleteTask(
-        self, request: leases_pb2.CompleteTaskRequest, context: grpc.ServicerContext
-    ) -> leases_pb2.CompleteTaskResponse:
-        def complete(_: Any) -> leases_pb2.CompleteTaskResponse:
-            task = self._find(request.lease)
-            if not (task.state == "COMPLETED" and task.token == request.lease.token and task.result == request.result.data):
-                task = self._fenced(request.lease)
-                task.state, task.result = "COMPLETED", request.result.data
-            return leases_pb2.CompleteTaskResponse()
+    def ReleaseTask(self, request: Any, context: grpc.ServicerContext) -> leases_pb2.ReleaseTaskResponse:
+        return self._answer("ReleaseTask", request, context, self.memory.release_task)
 
-        return self._answer("CompleteTask", request, context, complete)
+    def SuspendTask(self, request: Any, context: grpc.ServicerContext) -> leases_pb2.SuspendTaskResponse:
+        return self._answer("SuspendTask", request, context, self.memory.suspend_task)
 
-    def FailTask(self, request: leases_pb2.FailTaskRequest, context: grpc.ServicerContext) -> leases_pb2.FailTaskResponse:
-        def fail(_: Any) -> leases_pb2.FailTaskResponse:
-            task = self._fenced(request.lease)
-            response = leases_pb2.FailTaskResponse()
-            if request.HasField("retry"):
-                task.state, task.retry, task.retries = "QUEUED", request.retry, task.retries + 1
-                response.retry_at.GetCurrentTime()
-            else:
-                task.state, task.error = "FAILED", request.error
-            return response
-
-        return self._answer("FailTask", request, context, fail)
-
-    def ReleaseTask(
-        self, request: leases_pb2.ReleaseTaskRequest, context: grpc.ServicerContext
-    ) -> leases_pb2.ReleaseTaskResponse:
-        def release(_: Any) -> leases_pb2.ReleaseTaskResponse:
-            self._fenced(request.lease).state = "QUEUED"
-            return leases_pb2.ReleaseTaskResponse()
-
-        return self._answer("ReleaseTask", request, context, release)
-
-    def ConfirmCancel(
-        self, request: leases_pb2.ConfirmCancelRequest, context: grpc.ServicerContext
-    ) -> leases_pb2.ConfirmCancelResponse:
-        def confirm(_: Any) -> leases_pb2.ConfirmCancelResponse:
-            self._fenced(request.lease).state = "CANCELLED"
-            return leases_pb2.ConfirmCancelResponse()
-
-        return self._answer("ConfirmCancel", request, context, confirm)
+    def ConfirmCancel(self, request: Any, context: grpc.ServicerContext) -> leases_pb2.ConfirmCancelResponse:
+        return self._answer("ConfirmCancel", request, context, self.memory.confirm_cancel)
 
     # The worker calls none of these.
 
-    def HeartbeatTask(self, request: Any, context: grpc.ServicerContext) -> Never:
+    def AppendCheckpoints(self, request: Any, context: grpc.ServicerContext) -> Never:
         raise NotImplementedError
 
-    AppendCheckpoints = CompleteTasks = CompleteAndLeaseTasks = FailTasks = HeartbeatTask
+    CompleteTasks = CompleteAndLeaseTasks = FailTasks = AppendCheckpoints
+
+    def _notify(self) -> None:
+        with self.changed:
+            self.changed.notify_all()
 
     def _answer(self, method: str, request: Q, context: grpc.ServicerContext, apply: Callable[[Q], A]) -> A:
         with self.changed:
@@ -301,8 +248,9 @@ class FakeStore(leases_pb2_grpc.LeaseServiceServicer):
                 abort(context, str(refused))
             finally:
                 self.changed.notify_all()
-            if fault is not None and fault.applied:
-                self.changed.wait_for(fault.once, WAIT_SECONDS)
+            deadline = time.monotonic() + WAIT_SECONDS
+            while fault is not None and not fault.once() and time.monotonic() < deadline:
+                self.changed.wait(0.02)  # what is true of the worker notifies nobody
         if fault is not None and fault.applied:
             context.abort(grpc.StatusCode.UNAVAILABLE, "the connection broke")
         return response
@@ -310,78 +258,15 @@ class FakeStore(leases_pb2_grpc.LeaseServiceServicer):
     def _lease_tasks(
         self, request: leases_pb2.LeaseTasksRequest, context: grpc.ServicerContext
     ) -> leases_pb2.LeaseTasksResponse:
-        if request.request_id not in self._leased_by_request:
-            names = {workflow.workflow for workflow in request.workflows}
-
-            def is_over() -> bool:
-                return self._closed or not context.is_active()
-
-            self.changed.wait_for(lambda: is_over() or self._ready(names), request.wait_ms / 1000)
-            if is_over():
+        names = {workflow.workflow for workflow in request.workflows}
+        deadline = time.monotonic() + request.wait_ms / 1000
+        while request.request_id not in self.memory.leased_by_request and not self.memory.ready(names):
+            if self._closed or not context.is_active():
                 raise Refused("STORAGE_UNAVAILABLE")  # nobody is there to hear of it
-            taken = self._ready(names)[: request.limit]
-            for task in taken:
-                task.state, task.worker_id = "LEASED", request.worker_id
-                task.token, task.attempts = task.token + 1, task.attempts + 1
-                task.expires_at = time.monotonic() + request.lease_ms / 1000
-            leased = [self._leased(task) for task in taken]
-            self._leased_by_request[request.request_id] = leases_pb2.LeaseTasksResponse(tasks=leased)
-        return self._leased_by_request[request.request_id]
-
-    def _ready(self, names: set[str]) -> list[FakeTask]:
-        return [
-            task
-            for task in self.tasks
-            if task.contract.workflow in names
-            and (task.state == "QUEUED" or (task.state == "LEASED" and task.expires_at < time.monotonic()))
-        ]
-
-    def _leased(self, task: FakeTask) -> leases_pb2.LeasedTask:
-        return leases_pb2.LeasedTask(
-            lease=types_pb2.Lease(tenant_id="acme", task_id=task.task_id, worker_id=task.worker_id, token=task.token),
-            contract=task.contract,
-            input=None if task.input_left_out else types_pb2.Payload(data=task.input),
-            input_left_out=task.input_left_out,
-            attempts=task.attempts,
-            retries=task.retries,
-            checkpoints=len(task.checkpoints),
-            cancel_requested=task.cancel_requested,
-        )
-
-    def _heartbeat_tasks(self, request: leases_pb2.HeartbeatTasksRequest) -> leases_pb2.HeartbeatTasksResponse:
-        response = leases_pb2.HeartbeatTasksResponse()
-        for item in request.items:
-            answer = response.items.add()
-            try:
-                task = self._fenced(item.lease)
-            except Refused as refused:
-                answer.refused.CopyFrom(refusal(str(refused)))
-                continue
-            task.heartbeats += 1
-            task.expires_at = max(task.expires_at, time.monotonic() + item.lease_ms / 1000)
-            answer.extended.cancel_requested = task.cancel_requested
-        return response
-
-    def _append_checkpoint(self, request: leases_pb2.AppendCheckpointRequest) -> leases_pb2.AppendCheckpointResponse:
-        task = self._fenced(request.lease)
-        if request.revision != len(task.checkpoints):
-            raise Refused("REVISION_CONFLICT")
-        task.checkpoints.append(
-            types_pb2.Checkpoint(
-                revision=request.revision, step=request.step, payload=request.payload, token=request.lease.token
-            )
-        )
-        return leases_pb2.AppendCheckpointResponse()
-
-    def _find(self, lease: types_pb2.Lease) -> FakeTask:
-        return next(task for task in self.tasks if task.task_id == lease.task_id)
-
-    def _fenced(self, lease: types_pb2.Lease) -> FakeTask:
-        task = self._find(lease)
-        is_held = task.state == "LEASED" and task.expires_at > time.monotonic()
-        if not (is_held and (task.worker_id, task.token) == (lease.worker_id, lease.token)):
-            raise Refused("LEASE_LOST")
-        return task
+            if (left := deadline - time.monotonic()) <= 0:
+                break
+            self.changed.wait(min(left, 0.05))  # a timer that comes due notifies nobody
+        return self.memory.lease_tasks(request)
 
 
 def new_worker(fake: FakeStore, **settings: Any) -> Worker:

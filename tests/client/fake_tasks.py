@@ -13,6 +13,10 @@ from taskstore.v1 import tasks_pb2, tasks_pb2_grpc, types_pb2
 from tests.client.fake_store import LIMITS, abort
 
 SILENCE = "silence"
+METHODS = (
+    "CreateTask", "GetTask", "AttachTask", "CancelTask", "ListTasks", "ListTaskHistory", "ListCheckpoints", "AnswerInputs",
+    "PublishSignal", "GetSignal", "ForkTask",
+)  # fmt: skip
 
 
 class FakeTasks:
@@ -28,7 +32,7 @@ class FakeTasks:
     def serve(self) -> Iterator["FakeTasks"]:
         """Listens on loopback."""
         servicer: Any = _Servicer()
-        for method in ("CreateTask", "GetTask", "AttachTask", "CancelTask", "ListTasks", "ListTaskHistory", "ListCheckpoints"):
+        for method in METHODS:
             setattr(servicer, method, lambda request, context, method=method: self._answer(method, request, context))
         servicer.WatchTasks = self._watch
         server = grpc.server(futures.ThreadPoolExecutor(8), options=LIMITS)

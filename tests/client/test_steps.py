@@ -1,31 +1,21 @@
 """Steps: done once, remembered, and never resumed by code that did not write them."""
 
 import asyncio
-import json
 import math
 from collections import Counter
 from typing import Any
 
 import pytest
 
-from store_service.client import Context, ProtocolError, RetryPolicy, SyncContext
+from store_service.client import Context, ProtocolError, RetryPolicy, StepFailed, SyncContext, ToolError
+from store_service.client.testing import WorkflowTest
 from tests.client.fake_store import FakeStore, FakeTask, new_worker, outcomes
 
-
-async def run(fake: FakeStore, function: Any, task: FakeTask, **settings: Any) -> dict[str, float]:
-    worker = new_worker(fake, **settings)
-    worker.workflow("report", retry=RetryPolicy(max_attempts=3))(function)
-    async with worker:
-        await fake.ended(task)
-    return outcomes(worker)
+ONCE = RetryPolicy(max_attempts=1)
+QUICKLY = RetryPolicy(max_attempts=3, initial_backoff_seconds=0.001, max_backoff_seconds=0.001)
 
 
-def structured(task: FakeTask) -> Any:
-    assert task.result is not None, task.error
-    return json.loads(task.result)["structuredContent"]
-
-
-async def test_a_step_that_is_done_is_not_done_again(fake: FakeStore) -> None:
+async def test_a_step_that_is_done_is_not_done_again() -> None:
     ran: Counter[str] = Counter()
 
     def fetch(name: str, *, times: int = 1) -> list[str]:
@@ -44,14 +34,30 @@ async def test_a_step_that_is_done_is_not_done_again(fake: FakeStore) -> None:
         third = await ctx.step("fetch", fetch, "c")
         return {"all": [first, second, third, await ctx.step("send", send, first)]}
 
-    task = fake.add()
-    assert await run(fake, report, task) == {"retried": 1, "completed": 1}
+    async with WorkflowTest(report) as t:
+        result = await t.run()
+    assert t.runs == ["retried", "completed"]
     assert ran == {"a": 1, "b": 1, "c": 1, "send": 2}
-    assert task.steps == ["fetch", "fetch#2", "fetch#3", "send"]
-    assert structured(task) == {"all": [["a", "a"], ["b"], ["c"], "sent ['a', 'a']"]}
+    assert t.steps == ["fetch", "fetch#2", "fetch#3", "send"]
+    assert result["structuredContent"] == {"all": [["a", "a"], ["b"], ["c"], "sent ['a', 'a']"]}
 
 
-async def test_a_step_returns_the_same_on_the_first_run_as_on_a_resumed_one(fake: FakeStore) -> None:
+async def test_a_step_whose_worker_died_before_the_saving_runs_again_and_after_it_does_not() -> None:
+    ran: Counter[str] = Counter()
+
+    async def report(ctx: Context, args: dict[str, Any]) -> None:
+        await ctx.step("one", ran.update, ["one"])
+        await ctx.step("two", ran.update, ["two"])
+
+    for where, expected in ({"during": "one"}, {"one": 2, "two": 1}), ({"after": "one"}, {"one": 1, "two": 1}):
+        ran.clear()
+        async with WorkflowTest(report) as t:
+            t.crash(**where)
+            await t.run()
+        assert (ran, t.runs) == (expected, ["lease_lost", "completed"])
+
+
+async def test_a_step_returns_the_same_on_the_first_run_as_on_a_resumed_one() -> None:
     seen: list[Any] = []
 
     async def report(ctx: Context, args: dict[str, Any]) -> None:
@@ -59,12 +65,12 @@ async def test_a_step_returns_the_same_on_the_first_run_as_on_a_resumed_one(fake
         if len(seen) == 1:
             raise OSError("down")
 
-    task = fake.add()
-    await run(fake, report, task)
+    async with WorkflowTest(report) as t:
+        await t.run()
     assert seen[0] == seen[1] == {"pair": [1, 2], "3": "nul\0", "big": 10**100}
 
 
-async def test_steps_side_by_side_are_remembered_in_whatever_order_they_ended(fake: FakeStore) -> None:
+async def test_steps_side_by_side_are_remembered_in_whatever_order_they_ended() -> None:
     ran: Counter[int] = Counter()
     last_first = [asyncio.Event() for _ in range(4)]
     last_first[3].set()
@@ -74,19 +80,17 @@ async def test_steps_side_by_side_are_remembered_in_whatever_order_they_ended(fa
         await last_first[number].wait()
         if number:
             last_first[number - 1].set()
-        elif ran[0] == 1:
-            await fake.until(lambda: len(task.checkpoints) == 3)
-            raise OSError("down")
         return number
 
     async def report(ctx: Context, args: dict[str, Any]) -> Any:
         return {"parts": await asyncio.gather(*(ctx.step(f"part {number}", part, number) for number in range(4)))}
 
-    task = fake.add()
-    assert await run(fake, report, task) == {"retried": 1, "completed": 1}
-    assert task.steps == ["part 3", "part 2", "part 1", "part 0"]
+    async with WorkflowTest(report) as t:
+        t.crash(during="part 0")
+        result = await t.run()
+    assert t.steps == ["part 3", "part 2", "part 1", "part 0"]
     assert ran == {0: 2, 1: 1, 2: 1, 3: 1}
-    assert structured(task) == {"parts": [0, 1, 2, 3]}
+    assert result["structuredContent"] == {"parts": [0, 1, 2, 3]}
 
 
 CHANGES = {
@@ -100,7 +104,10 @@ CHANGES = {
 
 @pytest.mark.parametrize("asked", CHANGES.values(), ids=list(CHANGES))
 @pytest.mark.parametrize("kind", ["async", "sync"])
-async def test_code_that_changed_under_a_running_task_fails_it(fake: FakeStore, asked: list[str], kind: str) -> None:
+async def test_code_that_changed_under_a_running_task_fails_it(
+    asked: list[str], kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("store_service.client.history._GRACE_SECONDS", 0.1)
     done: list[str] = []
 
     async def report(ctx: Context, args: dict[str, Any]) -> None:
@@ -115,22 +122,204 @@ async def test_code_that_changed_under_a_running_task_fails_it(fake: FakeStore, 
             ctx.step(name, done.append, name)
 
     async def before(ctx: Context, args: dict[str, Any]) -> None:
+        t.function = report if kind == "async" else blocking
         await ctx.step("fetch", lambda: 1)
         await ctx.step("send", lambda: 2)
+
+    async with WorkflowTest(before, workflow="report") as t:
+        t.crash(after="send")
+        with pytest.raises(ProtocolError, match="the code of workflow report version 1 changed under a running task: it "):
+            await t.run()
+    assert (done, t.steps, t.runs) == ([], ["fetch", "send"], ["lease_lost", "failed"])
+
+
+async def test_replay_that_is_slow_but_moves_is_no_changed_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("store_service.client.history._GRACE_SECONDS", 0.05)
+    first_waits = asyncio.Event()
+
+    async def report(ctx: Context, args: dict[str, Any]) -> None:
+        async def others() -> None:
+            for number in range(6):
+                await ctx.step(f"other {number}", lambda: 1)
+                if first_waits.is_set():
+                    await asyncio.sleep(0.03)  # each less than the grace, and together more
+            first_waits.set()
+
+        await asyncio.gather(ctx.step("first", first_waits.wait), others())
+
+    async with WorkflowTest(report) as t:
+        t.crash(after="first")
+        await t.run()
+    assert t.steps[-1] == "first"
+    assert t.runs == ["lease_lost", "completed"]
+
+
+@pytest.mark.parametrize("error", [ToolError("no such hotel"), ProtocolError(-32602, "bad city", {"city": 1})])
+@pytest.mark.parametrize("kind", ["async", "sync"])
+async def test_a_failure_that_is_an_outcome_is_remembered_as_one(error: Exception, kind: str) -> None:
+    ran: Counter[str] = Counter()
+    caught: list[Exception] = []
+
+    def book() -> None:
+        ran["book"] += 1
+        raise error
+
+    async def trip(ctx: Context, args: dict[str, Any]) -> None:
+        try:
+            await ctx.step("book", book)
+        except (ToolError, ProtocolError) as raised:
+            caught.append(raised)
+        await ctx.step("undo", ran.update, ["undo"])
+
+    def blocking(ctx: SyncContext, args: dict[str, Any]) -> None:
+        try:
+            ctx.step("book", book)
+        except (ToolError, ProtocolError) as raised:
+            caught.append(raised)
+        ctx.step("undo", ran.update, ["undo"])
+
+    async with WorkflowTest(trip if kind == "async" else blocking) as t:
+        t.crash(during="undo")
+        await t.run()
+    assert ran == {"book": 1, "undo": 2}
+    assert [(type(each), str(each), vars(each)) for each in caught] == [(type(error), str(error), vars(error))] * 2
+
+
+@pytest.mark.parametrize("kind", ["async", "sync"])
+async def test_a_step_with_retry_is_tried_again_within_its_run(kind: str) -> None:
+    tries: list[int] = []
+
+    def call(most: int) -> int:
+        tries.append(most)
+        if len(tries) < most:
+            raise ConnectionError("down")
+        return len(tries)
+
+    async def report(ctx: Context, args: dict[str, Any]) -> Any:
+        return {"tries": await ctx.with_retry(QUICKLY, on=(ConnectionError,)).step("call", call, 3)}
+
+    def blocking(ctx: SyncContext, args: dict[str, Any]) -> Any:
+        return {"tries": ctx.with_retry(QUICKLY, on=(ConnectionError,)).step("call", call, 3)}
+
+    async with WorkflowTest(report if kind == "async" else blocking) as t:
+        result = await t.run()
+    assert (result["structuredContent"], t.runs) == ({"tries": 3}, ["completed"])
+
+
+@pytest.mark.parametrize("kind", ["async", "sync"])
+async def test_used_up_tries_are_an_outcome_which_ends_the_task_unless_it_is_caught(kind: str) -> None:
+    tries: Counter[str] = Counter()
+
+    def call() -> None:
+        tries["call"] += 1
+        raise OSError("hunter2")
+
+    async def report(ctx: Context, args: dict[str, Any]) -> Any:
+        try:
+            await ctx.with_retry(QUICKLY).step("call", call)
+        except StepFailed as failure:
+            tries[failure.reason] += 1
+            await ctx.step("note", lambda: 1)
+            raise
+
+    def blocking(ctx: SyncContext, args: dict[str, Any]) -> Any:
+        try:
+            ctx.with_retry(QUICKLY).step("call", call)
+        except StepFailed as failure:
+            tries[failure.reason] += 1
+            ctx.step("note", lambda: 1)
+            raise
+
+    async with WorkflowTest(report if kind == "async" else blocking) as t:
+        t.crash(during="note")
+        result = await t.run()
+    assert tries == {"call": 3, "OSError: hunter2": 2}
+    assert t.runs == ["lease_lost", "tool_error"], "what is final is not tried again"
+    assert "hunter2" not in str(result)
+
+
+async def test_an_exception_that_is_not_to_be_retried_is_tried_again_with_the_whole_run() -> None:
+    async def report(ctx: Context, args: dict[str, Any]) -> None:
+        await ctx.with_retry(QUICKLY, on=(ConnectionError,)).step("call", int, "no number")
+
+    async with WorkflowTest(report, retry=RetryPolicy(max_attempts=2)) as t:
+        await t.run()
+    assert (t.steps, t.runs) == ([], ["retried", "tool_error"])
+
+
+async def test_waiting_for_the_next_try_heeds_a_wished_end() -> None:
+    async def call() -> None:
+        t.cancel()
         raise OSError("down")
 
-    task = fake.add()
-    worker = new_worker(fake)
-    worker.workflow("report")(before)
-    fake.refuse("FailTask", "LEASE_LOST")
-    async with worker:
-        await fake.until(lambda: fake.of("FailTask"))
-    task.state, task.contract.workflow = "QUEUED", "report"
-    counted = await run(fake, report if kind == "async" else blocking, task)
-    assert counted == {"failed": 1}
-    assert task.error is not None
-    assert task.error.message == "the code of workflow report version 1 changed under a running task"
-    assert (done, task.steps) == ([], ["fetch", "send"])
+    async def report(ctx: Context, args: dict[str, Any]) -> None:
+        slowly = RetryPolicy(max_attempts=9, initial_backoff_seconds=3600, max_backoff_seconds=3600)
+        await ctx.with_retry(slowly).step("call", call)
+
+    async with WorkflowTest(report) as t:
+        await asyncio.wait_for(t.start(), 5)
+    assert (t.state, t.runs) == ("CANCELLED", ["cancelled"])
+
+
+@pytest.mark.parametrize("how", ["caught", "caught in a branch", "cut off"])
+async def test_code_that_goes_on_after_a_step_that_was_not_saved_is_refused_at_once(how: str) -> None:
+    async def fail() -> None:
+        if how == "cut off":
+            await asyncio.Event().wait()
+        raise OSError("down")
+
+    async def branch(ctx: Context) -> None:
+        try:
+            async with asyncio.timeout(0.01 if how == "cut off" else None):
+                await ctx.step("call", fail)
+        except OSError:
+            ctx.log.info("never mind")
+
+    async def report(ctx: Context, args: dict[str, Any]) -> None:
+        if how == "caught in a branch":
+            await ctx.parallel(branch(ctx))
+        else:
+            await branch(ctx)
+        await ctx.step("next", lambda: 1)
+
+    async with WorkflowTest(report) as t:
+        with pytest.raises(ProtocolError, match=r"'call' ended by \w+, which is not saved, and the code went on to 'next'"):
+            await t.run()
+    assert (t.steps, t.runs) == ([], ["failed"])
+
+
+@pytest.mark.parametrize("kind", ["async", "sync"])
+async def test_a_step_within_a_step_is_refused_at_once(kind: str) -> None:
+    async def report(ctx: Context, args: dict[str, Any]) -> None:
+        async def outer() -> None:
+            await ctx.sleep(1)
+
+        await ctx.step("outer", outer)
+
+    def blocking(ctx: SyncContext, args: dict[str, Any]) -> None:
+        ctx.step("outer", lambda: ctx.sleep(1))
+
+    async with WorkflowTest(report if kind == "async" else blocking) as t:
+        with pytest.raises(ProtocolError, match="step 'sleep' was asked for within step 'outer'"):
+            await asyncio.wait_for(t.run(), 5)
+
+
+async def test_code_that_exits_within_steps_side_by_side_ends_only_its_task() -> None:
+    async def leave() -> None:
+        raise SystemExit(3)
+
+    async def report(ctx: Context, args: dict[str, Any]) -> None:
+        await asyncio.gather(ctx.step("one", leave), ctx.step("two", lambda: 2))
+
+    def blocking(ctx: SyncContext, args: dict[str, Any]) -> None:
+        def leave() -> None:
+            raise SystemExit(3)
+
+        ctx.step("one", leave)
+
+    for function in (report, blocking):
+        async with WorkflowTest(function, retry=ONCE) as t:
+            assert (await t.run())["isError"] is True
 
 
 async def test_an_append_whose_answer_was_lost_is_found_to_have_won(fake: FakeStore) -> None:
@@ -170,23 +359,21 @@ async def test_a_revision_that_another_worker_saved_is_a_lost_lease(fake: FakeSt
 
 
 @pytest.mark.parametrize("value", [math.nan, 10**641, "x" * (4 * 2**20 + 1), {1, object}])
-async def test_a_step_value_that_cannot_be_kept_fails_the_task_in_one_attempt(fake: FakeStore, value: Any) -> None:
+async def test_a_step_value_that_cannot_be_kept_fails_the_task_in_one_attempt(value: Any) -> None:
     async def report(ctx: Context, args: dict[str, Any]) -> None:
         await ctx.step("one", lambda: value)
 
-    task = fake.add()
-    assert await run(fake, report, task) == {"failed": 1}
-    assert task.error is not None
-    assert "what step 'one' returned" in task.error.message
-    assert task.error.code == -32603
+    async with WorkflowTest(report) as t:
+        with pytest.raises(ProtocolError, match="-32603: what step 'one' returned"):
+            await t.run()
+    assert t.runs == ["failed"]
 
 
 async def test_a_step_of_exactly_4_mib_is_kept(fake: FakeStore) -> None:
     async def report(ctx: Context, args: dict[str, Any]) -> str:
         return str(len(await ctx.step("one", lambda: "x" * (4 * 2**20 - 2))))
 
-    task = fake.add()
-    assert await run(fake, report, task) == {"completed": 1}
+    assert await run(fake, report, fake.add()) == {"completed": 1}
 
 
 async def test_a_task_with_too_many_checkpoints_fails_clearly(fake: FakeStore) -> None:
@@ -201,7 +388,7 @@ async def test_a_task_with_too_many_checkpoints_fails_clearly(fake: FakeStore) -
 
 
 @pytest.mark.parametrize("name", ["", "x" * 257, "a\0b"])
-async def test_a_step_name_that_the_store_would_refuse_is_refused_before_its_work(fake: FakeStore, name: str) -> None:
+async def test_a_step_name_that_the_store_would_refuse_is_refused_before_its_work(name: str) -> None:
     ran: list[str] = []
 
     async def report(ctx: Context, args: dict[str, Any]) -> str:
@@ -209,6 +396,14 @@ async def test_a_step_name_that_the_store_would_refuse_is_refused_before_its_wor
             await ctx.step(name, ran.append, name)
         return "refused"
 
-    task = fake.add()
-    assert await run(fake, report, task) == {"completed": 1}
-    assert ran == []
+    async with WorkflowTest(report) as t:
+        await t.run()
+    assert (ran, t.runs) == ([], ["completed"])
+
+
+async def run(fake: FakeStore, function: Any, task: FakeTask) -> dict[str, float]:
+    worker = new_worker(fake)
+    worker.workflow("report")(function)
+    async with worker:
+        await fake.ended(task)
+    return outcomes(worker)

@@ -13,7 +13,7 @@ from taskstore.v1 import tasks_pb2, types_pb2
 
 from store_service.client import LeaseLost, StoreError, TaskStore
 from store_service.client.errors import from_status
-from tests.client.fake_store import refusal
+from store_service.client.testing.memory import refusal
 from tests.client.fake_tasks import SILENCE, FakeTasks, snapshot
 
 ENDED = types_pb2.TASK_STATE_COMPLETED
@@ -39,6 +39,24 @@ async def test_a_creation_is_repeated_with_the_same_request_until_it_is_answered
     request = tasks_pb2.CreateTaskRequest(tenant_id="acme", request_id="r1")
     assert await client.create_task(request) == created
     assert scripted.calls == [request] * 4
+
+
+async def test_answers_signals_and_forks_are_repeated_as_they_are_safe_to_repeat(
+    scripted: FakeTasks, client: TaskStore
+) -> None:
+    answered = tasks_pb2.AnswerInputsResponse(outcomes=[tasks_pb2.ANSWER_OUTCOME_ACCEPTED])
+    published = tasks_pb2.PublishSignalResponse(state=tasks_pb2.SIGNAL_STATE_CONSUMED)
+    found = tasks_pb2.GetSignalResponse(name="paid")
+    forked = tasks_pb2.ForkTaskResponse(replayed=True)
+    for method, response in zip(
+        ("AnswerInputs", "PublishSignal", "GetSignal", "ForkTask"), (answered, published, found, forked), strict=True
+    ):
+        scripted.answers[method].extend(["OUTCOME_UNKNOWN", response])
+    assert await client.answer_inputs(tasks_pb2.AnswerInputsRequest(task_id="t1")) == answered
+    assert await client.publish_signal(tasks_pb2.PublishSignalRequest(signal_id="s1")) == published
+    assert await client.get_signal(tasks_pb2.GetSignalRequest(signal_id="s1")) == found
+    assert await client.fork_task(tasks_pb2.ForkTaskRequest(request_id="r1")) == forked
+    assert len(scripted.calls) == 8
 
 
 async def test_a_lost_answer_leaves_time_for_another_try(scripted: FakeTasks, client: TaskStore) -> None:

@@ -1,0 +1,77 @@
+"""What is known of the task being run, in an async function as in a sync one."""
+
+import uuid
+
+import msgspec
+import structlog
+from taskstore.v1 import leases_pb2, types_pb2
+
+from store_service.client.held import HeldLease
+from store_service.client.outcomes import Cancelled
+
+
+class ClientCapabilities:
+    """What the MCP client that called the tool declared it can do."""
+
+    def __init__(self, declared: bytes) -> None:
+        self._declared = msgspec.json.decode(declared) if declared else {}
+
+    def can(self, *path: str) -> bool:
+        """Whether the client declared a capability: `can("sampling")`, `can("elicitation", "url")`."""
+        if path == ("elicitation", "form") and self._declared.get("elicitation") == {}:
+            return True  # an elicitation without modes means forms
+        found = self._declared
+        for name in path:
+            if not isinstance(found, dict) or found.get(name) in (None, False):
+                return False
+            found = found[name]
+        return True
+
+
+class TaskFacts:
+    """The task, its caller, and whether its end is wished for."""
+
+    def __init__(self, leased: leases_pb2.LeasedTask, held: HeldLease) -> None:
+        self._leased = leased
+        self._held = held
+        self.client = ClientCapabilities(leased.contract.client_capabilities)
+        self.log: structlog.typing.FilteringBoundLogger = structlog.get_logger("tenure.workflow")
+
+    @property
+    def task_id(self) -> str:
+        """The task, unique within its tenant."""
+        return self._leased.lease.task_id
+
+    @property
+    def tenant_id(self) -> str:
+        """The tenant that the task belongs to."""
+        return self._leased.lease.tenant_id
+
+    @property
+    def fencing_token(self) -> int:
+        """Grows with each lease of the task: what is guarded by it refuses the late writes of an earlier run."""
+        return self._leased.lease.token
+
+    @property
+    def attempt(self) -> int:
+        """How many leases the task was given, this one included. Each wait that ended gave it one more."""
+        return self._leased.attempts
+
+    @property
+    def contract(self) -> types_pb2.TaskContract:
+        """What was agreed when the task was created: tool, owner, deadline, trace context."""
+        return self._leased.contract
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the run shall stop: its caller wished it, its lease was lost, or the worker shuts down."""
+        return self._held.stop_wished.is_set()
+
+    def check_cancelled(self) -> None:
+        """Raises Cancelled when the run shall stop."""
+        if self.cancelled or self._held.remaining_seconds() <= 0:
+            raise Cancelled
+
+    def idempotency_key(self, step: str) -> str:
+        """A UUID that is the same at every attempt of this step of this task, and nowhere else."""
+        return str(uuid.uuid5(uuid.NAMESPACE_OID, f"tenure:{self.tenant_id}:{self.task_id}:{step}"))

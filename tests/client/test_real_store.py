@@ -1,0 +1,157 @@
+"""The worker library over a real store: what the model in memory promises, kept."""
+
+import asyncio
+import json
+import time
+import uuid
+from typing import Any
+
+import pytest
+from taskstore.v1 import tasks_pb2, types_pb2
+
+from store_service.client import Context, Form, InputTimeout, Roots, SignalTimeout, TaskStore, ToolError, Worker
+from tests.client.fake_store import outcomes
+from tests.conftest import Clock, Stubs
+from tests.examples.trip_saga.test_trip_saga import Agency
+from tests.examples.trip_saga.trip import Trips
+
+TENANT = "acme"
+OWNER = types_pb2.Owner(issuer="test", subject="ann")
+FORM = {"type": "object", "properties": {"ok": {"type": "boolean"}}}
+ALL = b'{"elicitation": {}, "roots": {}}'
+WAITING, COMPLETED, CANCELLED = types_pb2.TASK_STATE_WAITING, types_pb2.TASK_STATE_COMPLETED, types_pb2.TASK_STATE_CANCELLED
+
+
+async def create(client: TaskStore, workflow: str, data: bytes = b"{}") -> str:
+    contract = types_pb2.TaskContract(
+        tool=workflow, workflow=workflow, workflow_version=1, owner=OWNER, client_capabilities=ALL
+    )
+    request = tasks_pb2.CreateTaskRequest(
+        tenant_id=TENANT, request_id=uuid.uuid4().hex, contract=contract, input=types_pb2.Payload(data=data)
+    )
+    return (await client.create_task(request)).task.task_id
+
+
+async def until(client: TaskStore, task_id: str, state: types_pb2.TaskState.ValueType, step: str = "") -> types_pb2.Task:
+    """The task, once it is in this state; when it waits, in this step."""
+    watch = tasks_pb2.WatchTasksRequest(tenant_id=TENANT, task_ids=[task_id], view=types_pb2.TASK_VIEW_OUTCOME)
+    async with asyncio.timeout(20):
+        async for seen in client.watch_tasks(watch):
+            if seen.task.state == state and (not step or seen.task.wait.step == step):
+                return seen.task
+            assert not seen.task.HasField("ended_at"), seen.task
+    raise AssertionError("the watch ended")
+
+
+async def signal(client: TaskStore, task_id: str, name: str, data: bytes) -> None:
+    request = tasks_pb2.PublishSignalRequest(
+        tenant_id=TENANT, signal_id=uuid.uuid4().hex, task_id=task_id, name=name, payload=types_pb2.Payload(data=data)
+    )
+    await client.publish_signal(request)
+
+
+async def answer(client: TaskStore, task_id: str, **answers: dict[str, Any]) -> None:
+    given = [
+        types_pb2.InputAnswer(key=key, response=types_pb2.Payload(data=json.dumps(response).encode()))
+        for key, response in answers.items()
+    ]
+    told = await client.answer_inputs(tasks_pb2.AnswerInputsRequest(tenant_id=TENANT, task_id=task_id, answers=given))
+    assert set(told.outcomes) == {tasks_pb2.ANSWER_OUTCOME_ACCEPTED}
+
+
+async def everything(ctx: Context, args: dict[str, Any]) -> dict[str, Any]:
+    await ctx.step("begin", lambda: 1)
+    await ctx.sleep(3600)
+    said = await ctx.wait_signal("go", timeout=3600)
+    try:
+        await ctx.wait_signal("never", timeout=60)
+    except SignalTimeout as late:
+        never = late.signal_name
+    answer = await ctx.ask("ok", "Fine?", FORM)
+    try:
+        await ctx.ask("ok", "Really?", FORM, timeout=60)
+    except InputTimeout as late:
+        asked = late.question
+    some = await ctx.ask_all({"a": Form("?", FORM), "b": Roots()}, timeout=60)
+    parts = await ctx.parallel(*(ctx.step("part", abs, number) for number in range(5)), limit=2)
+    return {
+        "said": said, "never": never, "ok": answer.content, "asked": asked, "some": [some["a"], len(some["b"])], "parts": parts
+    }  # fmt: skip
+
+
+async def test_every_kind_of_wait_over_a_real_store(store: Stubs, clock: Clock) -> None:
+    worker = Worker(store.address, concurrency=1)
+    worker.workflow("everything")(everything)
+    async with TaskStore.connect(store.address) as client, worker:
+        task_id = await create(client, "everything")
+        await until(client, task_id, WAITING, "sleep")
+        await clock.advance(seconds=3600)
+        await until(client, task_id, WAITING, "go")
+        await signal(client, task_id, "go", b'{"big": 1000000000000000000000}')
+        await until(client, task_id, WAITING, "never")
+        await clock.advance(seconds=60)
+        await until(client, task_id, WAITING, "ok")
+        await answer(client, task_id, ok={"action": "accept", "content": {"ok": True}})
+        await until(client, task_id, WAITING, "ok#2")
+        await clock.advance(seconds=60)
+        await until(client, task_id, WAITING, "ask_all")
+        await answer(client, task_id, b={"roots": [{"uri": "file:///home"}]})
+        await clock.advance(seconds=60)
+        ended = await until(client, task_id, COMPLETED)
+    assert json.loads(ended.result.data)["structuredContent"] == {
+        "said": {"big": 10**21}, "never": "never", "ok": {"ok": True}, "asked": "ok", "some": [None, 1],
+        "parts": [0, 1, 2, 3, 4],
+    }  # fmt: skip
+    assert outcomes(worker) == {"suspended": 6, "completed": 1}
+    assert (ended.crashes, ended.retries, ended.attempts) == (0, 0, 7)
+
+
+async def test_a_failure_that_is_an_outcome_is_kept_by_a_real_store(store: Stubs) -> None:
+    agency, seen = Agency(full="car"), []
+
+    async def trip(ctx: Context, args: dict[str, Any]) -> Any:
+        try:
+            return await Trips(agency).book_trip(ctx, args)
+        except ToolError:
+            seen.append(await ctx.wait_signal("go"))
+            raise
+
+    worker = Worker(store.address)
+    worker.workflow("trip")(trip)
+    async with TaskStore.connect(store.address) as client, worker:
+        task_id = await create(client, "trip", b'{"city": "Oslo"}')
+        await until(client, task_id, WAITING)
+        await signal(client, task_id, "go", b"1")
+        ended = await until(client, task_id, COMPLETED)
+    assert json.loads(ended.result.data)["isError"] is True
+    assert (seen, agency.booked, agency.asked) == ([1], {}, ["flight", "hotel", "car"])
+
+
+async def test_a_cancel_is_heard_within_a_second_and_ends_a_wait_at_once(store: Stubs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("store_service.client.heartbeats._MOST_INTERVAL_SECONDS", 60.0)
+    heard: list[float] = []
+    begun = asyncio.Event()
+
+    async def running(ctx: Context, args: dict[str, Any]) -> None:
+        begun.set()
+        await ctx.wait_cancelled(20)
+        heard.append(time.monotonic())
+        ctx.check_cancelled()
+
+    async def napping(ctx: Context, args: dict[str, Any]) -> None:
+        await ctx.sleep(3600)
+
+    worker = Worker(store.address, lease_seconds=300)
+    worker.workflow("running")(running)
+    worker.workflow("napping")(napping)
+    async with TaskStore.connect(store.address) as client, worker:
+        runs, naps = await create(client, "running"), await create(client, "napping")
+        await asyncio.wait_for(begun.wait(), 10)
+        await until(client, naps, WAITING)
+        asked = time.monotonic()
+        for task_id in (runs, naps):
+            await client.cancel_task(tasks_pb2.CancelTaskRequest(tenant_id=TENANT, task_id=task_id))
+        for task_id in (runs, naps):
+            await until(client, task_id, CANCELLED)
+    assert heard[0] - asked < 1
+    assert outcomes(worker) == {"suspended": 1, "cancelled": 1}
