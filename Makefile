@@ -45,6 +45,10 @@ up: install ## keep Postgres, store, bridge and a worker running (PORT=8080, ROU
 test: install ## run the tests (ARGS='-k name')
 	@$(BIN)/pytest $(ARGS)
 
+.PHONY: interleaving
+interleaving: install ## race every pair of the store's operations (four minutes)
+	@INTERLEAVING=all $(BIN)/pytest tests/interleaving $(ARGS)
+
 .PHONY: fmt
 fmt: install ## format and mend what can be mended
 	@$(BIN)/ruff format $(SOURCES)

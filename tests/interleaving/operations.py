@@ -1,0 +1,272 @@
+"""The operations that are raced, each as the one statement that the store runs for it.
+
+Two of a kind differ in what they bring (a result, an answer, a signal's id), so that the state tells which of them won.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Final
+from uuid import UUID
+
+import asyncpg
+
+from store_service.model.leases import (
+    Claim,
+    Disposition,
+    Finish,
+    Heartbeat,
+    Lease,
+    NewCheckpoint,
+    Report,
+    Suspend,
+    WorkflowVersion,
+)
+from store_service.model.payloads import JSON, Payload
+from store_service.model.states import TRANSITIONS, Command
+from store_service.model.tasks import Answers, Fork, NewSignal, NewTask, Owner, TaskContract, TaskRef, TenantPolicy
+from store_service.model.waits import Answer, NewQuestion, WaitKind
+from tests.interleaving.stage import Session
+
+LEASE_MS: Final = 30_000
+DAY_MS: Final = 86_400_000
+OWNER: Final = Owner("test", "ann")
+HOLDER: Final = "w1"
+"""The worker that holds what is leased."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """What one side of a race acts on."""
+
+    side: str
+    tenant: str
+    task: UUID
+    new_task: UUID
+    """The id that whoever creates one gives."""
+    tenants: tuple[str, ...] = ()
+    """To which tenants a claim is narrowed."""
+    forked: int = 1
+    """How many checkpoints a fork asks for."""
+
+    @property
+    def ref(self) -> TaskRef:
+        return TaskRef(self.tenant, self.task)
+
+    @property
+    def lease(self) -> Lease:
+        return Lease(self.tenant, self.task, HOLDER, 1, 1)
+
+    @property
+    def payload(self) -> Payload:
+        return Payload(JSON, b'"%s"' % self.side.encode())
+
+    @property
+    def digest(self) -> bytes:
+        return self.side.encode()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operation:
+    """An operation, the states of a task in which it has something to do, and what it does to its tenant's counters."""
+
+    name: str
+    run: Callable[[Session, Target], Awaitable[Any]]
+    scenes: tuple[str, ...]
+    admits: bool = False
+    ends: bool = False
+    takes: bool = False
+    frees: bool = False
+    skips: bool = False
+    """Passes over what others hold, and comes again."""
+
+
+async def create(session: Session, target: Target, *, ttl_ms: int = DAY_MS) -> list[asyncpg.Record]:
+    contract = TaskContract(
+        tool="report",
+        workflow="report",
+        workflow_version=1,
+        owner=OWNER,
+        client_capabilities=b"{}",
+        output_schema=b"",
+        ttl_ms=ttl_ms,
+        poll_interval_ms=1_000,
+        execution_deadline_ms=0,
+        trace_parent="",
+    )
+    new = NewTask(
+        tenant_id=target.tenant,
+        request_id=f"create-{target.task}",
+        contract=contract,
+        priority=0,
+        input=Payload(JSON, b"{}"),
+        abandon_after_ms=0,
+    )
+    return await session.tasks.create_tasks([(new, target.new_task, b"digest")])
+
+
+async def claim(
+    session: Session, target: Target, *, worker_id: str = "", lease_ms: int = LEASE_MS, wait: bool = True
+) -> list[Any]:
+    wanted = Claim(
+        request_id=f"claim-{target.side}-{target.task}",
+        worker_id=worker_id or f"worker-{target.side}",
+        workflows=(WorkflowVersion("report", 1),),
+        tenant_ids=target.tenants,
+        limit=1,
+        lease_ms=lease_ms,
+        wait_ms=0,
+    )
+    return await session.leases.claim_tasks(wanted, wait=wait)
+
+
+async def heartbeat(session: Session, target: Target) -> list[asyncpg.Record]:
+    return await session.leases.heartbeat_tasks([Heartbeat(target.lease, LEASE_MS + 10_000)])
+
+
+async def checkpoint(session: Session, target: Target, *, revision: int = 1) -> list[asyncpg.Record]:
+    return await session.leases.append_checkpoints([NewCheckpoint(target.lease, revision, "step", target.payload)])
+
+
+async def finish(session: Session, target: Target, disposition: Disposition) -> list[asyncpg.Record]:
+    payload = target.payload if disposition is Disposition.COMPLETED else None
+    code, message = (-1, "no") if disposition is Disposition.FAILED else (None, None)
+    ended = Finish(lease=target.lease, disposition=disposition, payload=payload, error_code=code, error_message=message)
+    return await session.leases.finish_tasks([(ended, target.digest)])
+
+
+async def complete(session: Session, target: Target) -> list[asyncpg.Record]:
+    return await finish(session, target, Disposition.COMPLETED)
+
+
+async def suspend_signal(session: Session, target: Target) -> list[asyncpg.Record]:
+    wish = Suspend(lease=target.lease, step=target.side, kind=WaitKind.SIGNAL, delay_ms=LEASE_MS, signal_name="go")
+    return await session.waits.suspend_tasks([(wish, target.digest)])
+
+
+async def suspend_inputs(session: Session, target: Target) -> list[asyncpg.Record]:
+    asked = (NewQuestion("q", "elicitation/create", target.payload.data),)
+    wish = Suspend(lease=target.lease, step=target.side, kind=WaitKind.INPUT, delay_ms=LEASE_MS, questions=asked)
+    return await session.waits.suspend_tasks([(wish, target.digest)])
+
+
+async def publish(session: Session, target: Target) -> asyncpg.Record:
+    signal = NewSignal(ref=target.ref, signal_id=f"signal-{target.side}", name="go", payload=target.payload)
+    return await session.waits.publish_signal(signal, target.digest)
+
+
+async def answer(session: Session, target: Target) -> list[asyncpg.Record]:
+    given = (Answer("q", target.payload.data),)
+    return await session.waits.answer_inputs(Answers(ref=target.ref, answered_by=None, answers=given))
+
+
+async def cancel(session: Session, target: Target, *, force: bool = False) -> list[asyncpg.Record]:
+    live = sorted(TRANSITIONS[Command.CANCEL][0])
+    return await session.tasks.cancel_tasks([(target.ref, force)], live=live, grace_ms=30_000)
+
+
+async def fork(session: Session, target: Target) -> asyncpg.Record:
+    wish = Fork(source=target.ref, request_id=f"fork-{target.side}", checkpoints=target.forked)
+    return await session.waits.fork_task(wish, target.new_task, target.digest)
+
+
+async def promote(session: Session, target: Target) -> list[asyncpg.Record]:
+    rows = await session.chores.promote_due(500, grace_ms=30_000, max_crashes=20)
+    return sorted(rows, key=lambda row: (row["tenant_id"], row["task_id"]))  # they come in no order
+
+
+async def remove(session: Session, target: Target) -> list[Any]:
+    return await session.retention.remove_tasks(target.tenant, 100)
+
+
+async def set_policy(session: Session, target: Target) -> list[str]:
+    policy = policy_of(outstanding={"a": 1, "b": 2}[target.side], leased=1)
+    return sorted(await session.tenants.set_tenant_policy(target.tenant, policy))
+
+
+async def first_pass(session: Session, target: Target) -> list[Any]:
+    return await claim(session, target, wait=False)
+
+
+async def claim_again(session: Session, target: Target) -> list[Any]:
+    return await claim(session, replace(target, side="before"), worker_id=HOLDER)
+
+
+async def report(session: Session, target: Target) -> list[asyncpg.Record]:
+    return await session.leases.report_progress([Report(target.lease, 1.0, None, target.side)])
+
+
+async def fail(session: Session, target: Target) -> list[asyncpg.Record]:
+    return await finish(session, target, Disposition.FAILED)
+
+
+async def release(session: Session, target: Target) -> list[asyncpg.Record]:
+    return await finish(session, target, Disposition.RELEASED)
+
+
+async def suspend_timer(session: Session, target: Target) -> list[asyncpg.Record]:
+    wish = Suspend(lease=target.lease, step=target.side, kind=WaitKind.TIMER, delay_ms=LEASE_MS)
+    return await session.waits.suspend_tasks([(wish, target.digest)])
+
+
+async def force_cancel(session: Session, target: Target) -> list[asyncpg.Record]:
+    return await cancel(session, target, force=True)
+
+
+async def attach(session: Session, target: Target) -> list[asyncpg.Record]:
+    return await session.tasks.attach_tasks([(target.ref, 20_000)])
+
+
+async def compact(session: Session, target: Target) -> int:
+    return await session.waits.compact_signals(target.tenant, 1, 100)
+
+
+def policy_of(*, outstanding: int, leased: int) -> TenantPolicy:
+    """A policy in which these two limits matter."""
+    return TenantPolicy(
+        max_outstanding=outstanding, max_leased=leased, retention_ms=DAY_MS, max_input_bytes=2**20, max_creates_per_second=0
+    )
+
+
+OPERATIONS: Final = {
+    one.name: one
+    for one in (
+        Operation(name="create", run=create, scenes=("absent", "nobody"), admits=True),
+        Operation(name="claim", run=claim, scenes=("queued",), takes=True, skips=True),
+        Operation(name="heartbeat", run=heartbeat, scenes=("leased",)),
+        Operation(name="checkpoint", run=checkpoint, scenes=("leased",)),
+        Operation(name="complete", run=complete, scenes=("leased",), ends=True, frees=True),
+        Operation(name="suspend_signal", run=suspend_signal, scenes=("leased", "buffered"), frees=True),
+        Operation(name="suspend_inputs", run=suspend_inputs, scenes=("leased",), frees=True),
+        Operation(name="publish", run=publish, scenes=("signal",)),
+        Operation(name="answer", run=answer, scenes=("input",)),
+        Operation(name="cancel", run=cancel, scenes=("queued", "leased"), ends=True),
+        Operation(name="fork", run=fork, scenes=("leased",), admits=True),
+        Operation(name="promote", run=promote, scenes=("expired",), frees=True, skips=True),
+        Operation(name="remove", run=remove, scenes=("ended",), skips=True),
+        Operation(name="set_policy", run=set_policy, scenes=("queued",)),
+    )
+}
+MORE: Final = {
+    one.name: one
+    for one in (
+        Operation(name="first_pass", run=first_pass, scenes=("queued",), takes=True, skips=True),
+        Operation(name="claim_again", run=claim_again, scenes=("leased",), takes=True, skips=True),
+        Operation(name="report", run=report, scenes=("leased",)),
+        Operation(name="fail", run=fail, scenes=("leased",), ends=True, frees=True),
+        Operation(name="release", run=release, scenes=("leased",), frees=True),
+        Operation(name="suspend_timer", run=suspend_timer, scenes=("leased",), frees=True),
+        Operation(name="force_cancel", run=force_cancel, scenes=("leased", "input"), ends=True, frees=True),
+        Operation(name="attach", run=attach, scenes=("leased", "expired")),
+        Operation(name="compact", run=compact, scenes=("woken",), skips=True),
+    )
+}
+"""What the store does besides, raced where everything is run."""
+
+
+def plain(answer: Any) -> Any:
+    """An answer as values that can be compared."""
+    if isinstance(answer, asyncpg.Record):
+        return dict(answer)
+    if isinstance(answer, Iterable) and not isinstance(answer, str):
+        return [plain(one) for one in answer]
+    return answer

@@ -1,0 +1,88 @@
+"""What there is before a race: tasks in the states named, and tenants with as much room as makes the order matter."""
+
+from datetime import datetime
+from typing import Final
+from uuid import UUID
+
+from store_service.model.leases import Disposition
+from tests.interleaving.operations import (
+    HOLDER,
+    LEASE_MS,
+    Target,
+    checkpoint,
+    claim,
+    create,
+    finish,
+    policy_of,
+    publish,
+    suspend_inputs,
+    suspend_signal,
+)
+from tests.interleaving.stage import BEFORE, LONG_AGO, Stage
+
+SCENES: Final = (
+    "nobody",
+    "absent",
+    "queued",
+    "leased",
+    "buffered",
+    "handed_on",
+    "woken",
+    "signal",
+    "input",
+    "expired",
+    "ended",
+)
+"""A task's state. `buffered` is leased, its signal there already; `handed_on` is that, released again; `woken` is that,
+suspended and so woken at once. `expired` is leased, and its lease ran out. `absent` is not there, and in `nobody` its tenant
+is not either."""
+
+Slot = tuple[str, UUID, str]
+"""A tenant, a task, a scene."""
+
+
+async def set_scene(stage: Stage, name: str, slots: tuple[Slot, ...], *, outstanding: int, leased: int) -> None:
+    """Puts back what was kept under the name, or makes it and keeps it: the tasks, and so much room in each tenant."""
+    if not stage.has(name):
+        await stage.put_back("nothing")
+        await _make(stage, LONG_AGO, [slot for slot in slots if slot[2] == "ended"])
+        await _make(stage, BEFORE, [slot for slot in slots if slot[2] not in ("ended", "nobody")])
+        for row in await stage.look.read("SELECT tenant_id, outstanding, leased FROM tenure.tenant"):
+            most = max(1, row["outstanding"] + outstanding)
+            policy = policy_of(outstanding=most, leased=min(most, max(1, row["leased"] + leased)))
+            await stage.look.tenants.set_tenant_policy(row["tenant_id"], policy)
+        await stage.keep(name)
+    await stage.put_back(name)
+
+
+async def _make(stage: Stage, now: datetime, slots: list[Slot]) -> None:
+    await stage.set_clock(now)
+    session = stage.look
+    made: list[tuple[Target, str]] = []
+    for tenant, task, scene in slots:
+        await session.tenants.set_tenant_policy(tenant, policy_of(outstanding=100, leased=100))
+        if scene == "absent":
+            continue
+        target = Target(side="before", tenant=tenant, task=task, new_task=task, tenants=(tenant,))
+        await create(session, target, ttl_ms=1 if scene == "ended" else LEASE_MS)
+        await claim(session, target, worker_id=HOLDER, lease_ms=1_000 if scene == "expired" else LEASE_MS)
+        await checkpoint(session, target, revision=0)
+        made.append((target, scene))
+    for target, scene in made:  # only now, as a claim takes what is ready
+        match scene:
+            case "queued":
+                await finish(session, target, Disposition.RELEASED)
+            case "ended":
+                await finish(session, target, Disposition.COMPLETED)
+            case "handed_on":
+                await publish(session, target)
+                await finish(session, target, Disposition.RELEASED)
+            case "woken":
+                await publish(session, target)
+                await suspend_signal(session, target)
+            case "buffered":
+                await publish(session, target)
+            case "signal":
+                await suspend_signal(session, target)
+            case "input":
+                await suspend_inputs(session, target)
