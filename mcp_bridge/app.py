@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,12 +19,13 @@ from mcp_bridge.access.hosts import Guard, is_loopback
 from mcp_bridge.access.polls import Polls
 from mcp_bridge.access.routes import Routes
 from mcp_bridge.access.routes_file import load_routes
-from mcp_bridge.config import Config, ConfigError
+from mcp_bridge.config import Config, ConfigError, read_state_keys
 from mcp_bridge.http import Endpoint, Server
 from mcp_bridge.methods.held import HeldCalls
 from mcp_bridge.methods.table import METHODS, make_methods
 from mcp_bridge.metrics import Metrics
 from mcp_bridge.wire.results import Results
+from mcp_bridge.wire.state import KEY_BYTES, StateKeys
 from store_service.client import StoreError, TaskStore
 from store_service.telemetry import AdminServer
 
@@ -117,7 +119,8 @@ class Bridge:
         store = self._connect(config.store)
         held = HeldCalls(store, metrics)
         results = Results(name=NAME, version=version("tenure"))
-        methods = make_methods(store, routes, results, held=held, polls=Polls(time.monotonic))
+        keys = StateKeys(read_state_keys(config) or [os.urandom(KEY_BYTES)])
+        methods = make_methods(store, routes, results, held=held, polls=Polls(time.monotonic), keys=keys)
         guard = Guard(
             loopback=is_loopback(config.host),
             allowed_hosts=frozenset(host.lower() for host in config.allowed_hosts),

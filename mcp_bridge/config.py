@@ -1,12 +1,15 @@
 """The settings of the bridge. The only reader of its environment."""
 
+import base64
+import binascii
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from mcp_bridge.access.hosts import is_loopback
 
 _PREFIX: Final = "TENURE_BRIDGE_"
+_KEY_BYTES: Final = 32
 
 
 class ConfigError(Exception):
@@ -36,6 +39,9 @@ class Config:
     """Names by which the bridge may be called, besides loopback ones: `name` or `name:port`, with commas between."""
     strict_headers: bool = False
     """Whether `tasks/*` without `Mcp-Name` is refused, as the Tasks extension has it. Some deployed clients send none."""
+    state_keys: tuple[str, ...] = field(default=(), repr=False)
+    """Keys of 32 bytes in base64, with commas between, that seal what clients carry from round to round. The first seals,
+    all of them open. In development mode none means one that is drawn at each start."""
     dev_tenant: str = "dev"
     """The tenant whose tools everybody may call in development mode."""
     drain_seconds: float = 10.0
@@ -64,6 +70,20 @@ def read_config(environment: Mapping[str, str]) -> Config:
     return config
 
 
+def read_state_keys(config: Config) -> list[bytes]:
+    """The keys that seal states, decoded. Raises ConfigError, which does not show them."""
+    keys = []
+    for number, text in enumerate(config.state_keys, start=1):
+        try:
+            key = base64.b64decode(text, validate=True)
+        except binascii.Error:
+            key = b""
+        if len(key) != _KEY_BYTES:
+            raise ConfigError(f"{_variable('state_keys')}: key {number} must be {_KEY_BYTES} bytes in base64")
+        keys.append(key)
+    return keys
+
+
 def read_log_settings(environment: Mapping[str, str]) -> tuple[str, str]:
     """The log's level and form alone, for commands that need no other setting. Raises ConfigError."""
     level, form = environment.get("TENURE_LOG_LEVEL", "info"), environment.get("TENURE_LOG_FORMAT", "json")
@@ -78,6 +98,7 @@ def _check(config: Config) -> None:
             "nobody is asked who they are; bind to 127.0.0.1, ::1 or localhost"
         )
     _check_log(config.log_level, config.log_format)
+    read_state_keys(config)
     bounds: dict[str, tuple[float, float]] = {
         "port": (0, 65_535), "admin_port": (0, 65_535), "drain_seconds": (0, 600), "drain_pause_seconds": (0, 600),
     }  # fmt: skip

@@ -19,11 +19,12 @@ from aiohttp.web_protocol import RequestPayloadError
 
 from mcp_bridge.access.callers import Authenticate, Caller
 from mcp_bridge.access.hosts import Guard
-from mcp_bridge.methods.calls import Call, Method
+from mcp_bridge.methods.calls import Call, Method, Outbox
 from mcp_bridge.metrics import Metrics
+from mcp_bridge.stream import EventStream, converse
 from mcp_bridge.translate import failure_from
 from mcp_bridge.wire.failures import UNAVAILABLE, Failure, internal_error, method_not_found, refused
-from mcp_bridge.wire.headers import EVENT_STREAM, JSON, Form, Headers, check_content, choose_form
+from mcp_bridge.wire.headers import EVENT_STREAM, JSON, Form, Headers, accepts_stream, check_content, choose_form
 from mcp_bridge.wire.inbound import read_inbound
 from mcp_bridge.wire.jsonrpc import Notification, Request, read_message, result_answer
 from mcp_bridge.wire.sse import event
@@ -35,6 +36,8 @@ BODY_SECONDS: Final = 30.0
 HEADERS_BYTES: Final = 16 * 1024
 TARGET_BYTES: Final = 2 * 1024
 
+_HELD: Final = "tools/call"
+"""The method whose answer may be long in coming."""
 _HEADERS: Final = {"Server": "tenure", "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 _STREAM_HEADERS: Final = {**_HEADERS, "X-Accel-Buffering": "no", "Content-Type": EVENT_STREAM}
 _JSON_HEADERS: Final = {**_HEADERS, "Content-Type": JSON}
@@ -47,6 +50,8 @@ class _Exchange:
     request_id: int | str | None = None
     method: str = ""
     form: Form = Form.JSON
+    stream: EventStream | None = None
+    """Where the answer goes, if it may be a stream; it need not have begun."""
     caller: Caller | None = None
     outcome: str = "DISCONNECTED"
     status: int = 0
@@ -76,7 +81,7 @@ class Endpoint:
         self._idle.set()
         self._log = structlog.get_logger().bind()
 
-    async def __call__(self, request: web.BaseRequest) -> web.Response:
+    async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
         """The answer to one request. It is cancelled when the client leaves."""
         exchange, started = _Exchange(), time.perf_counter()
         self._under_way += 1
@@ -101,25 +106,23 @@ class Endpoint:
         except TimeoutError:
             pass
 
-    async def _answer(self, request: web.BaseRequest, exchange: _Exchange) -> web.Response:
+    async def _answer(self, request: web.BaseRequest, exchange: _Exchange) -> web.StreamResponse:
         try:
             result = await self._result(request, exchange)
-        except Failure as failure:
-            return _refuse(exchange, failure)
+        except Failure as error:
+            failure = error
         except StoreError as error:
-            return _refuse(exchange, failure_from(error) or _internal(error))
-        except ConnectionError:  # the client left before its request was read
+            failure = failure_from(error) or _internal(error)
+        except ConnectionError:  # the client left
             raise
         except Exception as error:  # noqa: BLE001 (the last resort: a caller is always answered)
-            return _refuse(exchange, _internal(error))
-        exchange.outcome = "OK"
-        if result is None:
-            exchange.status = HTTPStatus.ACCEPTED
-            return web.Response(status=exchange.status, headers=_HEADERS)
-        exchange.status = HTTPStatus.OK
-        if exchange.form is Form.EVENT_STREAM:
-            return web.Response(body=event(result), headers=_STREAM_HEADERS)
-        return web.Response(body=result, headers=_JSON_HEADERS)
+            failure = _internal(error)
+        else:
+            return await _succeed(exchange, result)
+        if exchange.stream is not None and exchange.stream.is_begun:  # its status went out: the error comes inside
+            exchange.outcome, exchange.status = str(failure.code), HTTPStatus.OK
+            return await exchange.stream.end(failure.body(exchange.request_id))
+        return _refuse(exchange, failure)
 
     async def _result(self, request: web.BaseRequest, exchange: _Exchange) -> bytes | None:
         """The whole answer to a request; None for a notification. Raises Failure."""
@@ -138,15 +141,20 @@ class Endpoint:
         method = self._methods.get(message.method)
         if method is None:
             raise method_not_found()
+        outbox = Outbox() if message.method == _HELD and accepts_stream(headers) else None
         call = Call(
             caller=caller,
             params=message.params,
             body=message.body,
             meta=inbound.meta,
             headers=headers,
+            outbox=outbox,
             noted=exchange.noted,
         )
-        return result_answer(message.id, await method(call))
+        if outbox is None:
+            return result_answer(message.id, await method(call))
+        exchange.stream = EventStream(request, _STREAM_HEADERS)
+        return result_answer(message.id, await converse(method(call), outbox, exchange.stream))
 
     def _read(self, body: bytes, exchange: _Exchange) -> Request | Notification:
         try:
@@ -251,6 +259,20 @@ async def _read_body(request: web.BaseRequest) -> bytes:
 
 def _too_large() -> Failure:
     return refused(413, f"The body must be at most {BODY_BYTES} bytes", closes=True)
+
+
+async def _succeed(exchange: _Exchange, result: bytes | None) -> web.StreamResponse:
+    """A result as an answer; None is that of a notification."""
+    exchange.outcome = "OK"
+    if result is None:
+        exchange.status = HTTPStatus.ACCEPTED
+        return web.Response(status=exchange.status, headers=_HEADERS)
+    exchange.status = HTTPStatus.OK
+    if exchange.stream is not None and exchange.stream.is_begun:
+        return await exchange.stream.end(result)
+    if exchange.form is Form.EVENT_STREAM:
+        return web.Response(body=event(result), headers=_STREAM_HEADERS)
+    return web.Response(body=result, headers=_JSON_HEADERS)
 
 
 def _refuse(exchange: _Exchange, failure: Failure) -> web.Response:

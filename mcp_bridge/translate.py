@@ -12,6 +12,7 @@ from taskstore.v1 import types_pb2
 
 from mcp_bridge.wire import failures, results
 from mcp_bridge.wire.failures import Failure
+from mcp_bridge.wire.questions import Question, input_requests
 
 if TYPE_CHECKING:
     from google.protobuf.timestamp_pb2 import Timestamp
@@ -28,6 +29,7 @@ _STATUSES: Final = {
 }
 _TERMINAL: Final = frozenset((types_pb2.TASK_STATE_COMPLETED, types_pb2.TASK_STATE_FAILED, types_pb2.TASK_STATE_CANCELLED))
 _JSON: Final = ("", "application/json")
+_NEVER_MS: Final = 2**53
 _LONGEST_POLL_MS: Final = 30_000
 _QUIET_PER_POLL: Final = 10
 
@@ -38,6 +40,23 @@ _TROUBLE: Final = frozenset(("", "STORAGE_UNAVAILABLE", "OUTCOME_UNKNOWN", "DRAI
 def is_terminal(task: types_pb2.Task) -> bool:
     """Whether nothing leaves the task's state."""
     return task.state in _TERMINAL
+
+
+def open_questions(task: types_pb2.Task) -> tuple[Question, ...]:
+    """The questions that a waiting task has asked and nobody has answered, in the order asked; of any other task, none."""
+    if task.state != types_pb2.TASK_STATE_WAITING:
+        return ()
+    return tuple(Question(one.key, one.method, one.params.data) for one in task.wait.input.requests)
+
+
+def clock_ms(task: types_pb2.Task) -> int:
+    """The database's clock when the task was read, in milliseconds of the epoch."""
+    return _ms(task.read_at)
+
+
+def waits_until_ms(task: types_pb2.Task) -> int:
+    """When what the task waits for is over, in milliseconds of the epoch; later than any time if it has no end."""
+    return _ms(task.wait.until) if task.wait.HasField("until") else _NEVER_MS
 
 
 def is_expired(task: types_pb2.Task) -> bool:
@@ -68,7 +87,9 @@ def task_members(task: types_pb2.Task) -> bytes:
 
 
 def detailed_task_members(task: types_pb2.Task) -> bytes:
-    """The members of a task with its result or error: what `tasks/get` is answered with."""
+    """The members of a task with its result, its error or its open questions: what `tasks/get` is answered with."""
+    if questions := open_questions(task):
+        return results.join(_fields(task), inputRequests=input_requests(questions))
     match task.WhichOneof("outcome"):
         case "result":
             return results.join(_fields(task), result=tool_result(task))
@@ -114,7 +135,7 @@ def failure_from(error: "StoreError") -> Failure | None:
 def _fields(task: types_pb2.Task) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "taskId": task.task_id,
-        "status": _STATUSES[task.state],
+        "status": "input_required" if open_questions(task) else _STATUSES[task.state],
         "createdAt": _text(task.created_at),
         "lastUpdatedAt": _text(task.changed_at),
         "ttlMs": ttl_ms(task),

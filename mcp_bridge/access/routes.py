@@ -9,6 +9,7 @@ from typing import Any, Final
 from jsonschema_rs import Draft202012Validator
 
 from mcp_bridge.access.callers import Caller
+from mcp_bridge.wire.questions import Question
 
 _ERRORS_NAMED: Final = 5
 _ERROR_CHARACTERS: Final = 300
@@ -36,11 +37,15 @@ class Route:
     arguments: "Arguments"
     output_schema: bytes
     requires: tuple[str, ...]
+    preflight: tuple[Question, ...]
+    """What is asked before the work begins."""
     priority: int
     ttl_ms: int
     poll_interval_ms: int
     inline_wait_ms: int
     call_timeout_ms: int
+    answer_within_ms: int
+    max_detaches: int
     disconnect_grace_ms: int
     continues_on_disconnect: bool
     execution_deadline_ms: int

@@ -12,11 +12,14 @@ from typing import Any, Final
 import msgspec
 from jsonschema_rs import Draft202012Validator, ValidationError, ValidationErrorKind
 
+from mcp_bridge.access.answers import METHODS, check_question
 from mcp_bridge.access.routes import Arguments, Route, Routes, TaskMode
 from mcp_bridge.access.tool_schemas import compile_arguments, compile_schema
 from mcp_bridge.access.yaml_lines import Document, Path, Problem, read_yaml
+from mcp_bridge.wire.questions import Question
 
 FILE_BYTES: Final = 16 * 1024 * 1024
+QUESTION_BYTES: Final = 64 * 1024
 
 _DURATION = re.compile(r"([0-9]{1,9})(ms|s|m|h|d)")
 _UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -26,6 +29,7 @@ _BOUNDS: Final[Mapping[str, tuple[int, int, str]]] = {
     "poll_interval": (10, 3_600_000, "10ms to 1h"),
     "inline_wait": (0, 2_000, "0s to 2s"),
     "call_timeout": (1, _DAY_MS, "1ms to 1d"),
+    "answer_within": (1_000, 30 * _DAY_MS, "1s to 30d"),
     "disconnect_grace": (0, 3_600_000, "0s to 1h"),
     "execution_deadline": (1, 365 * _DAY_MS, "1ms to 365d"),
 }
@@ -34,6 +38,7 @@ _DEFAULTS: Final[Mapping[str, str]] = {
     "poll_interval": "1s",
     "inline_wait": "0s",
     "call_timeout": "60s",
+    "answer_within": "1h",
     "disconnect_grace": "10s",
     "execution_deadline": "",
 }
@@ -143,6 +148,24 @@ class _Check:
                 self._problem((*path, key), f"must be {words}")
         if _ms(tool.get("inline_wait")) and tool.get("task") != "optional":
             self._problem((*path, "inline_wait"), "works only with `task: optional`")
+        self._check_preflight(_list(tool.get("preflight")), (*path, "preflight"))
+
+    def _check_preflight(self, questions: list[Any], path: Path) -> None:
+        keys: set[str] = set()
+        for index, question in enumerate(questions):
+            here: Path = (*path, index)
+            key, method, params = (_mapping(question).get(name) for name in ("key", "method", "params"))
+            if isinstance(key, str):
+                if key in keys:
+                    self._problem((*here, "key"), f"the key {key} is there twice")
+                keys.add(key)
+            if method in METHODS and isinstance(params, dict | None):
+                self._check_params(method, params or {}, (*here, "params"))
+
+    def _check_params(self, method: str, params: Mapping[str, Any], path: Path) -> None:
+        check_question(method, params, lambda at, why: self._problem((*path, *at), why))
+        if len(msgspec.json.encode(params)) > QUESTION_BYTES:
+            self._problem(path, f"must be at most {QUESTION_BYTES} bytes as JSON")
 
     def _check_schemas(self, tool: Mapping[str, Any], path: Path) -> Arguments | None:
         output, taken = tool.get("output_schema"), tool.get("input_schema")
@@ -176,15 +199,22 @@ def _route(tool: Mapping[str, Any], arguments: Arguments) -> Route:
         arguments=arguments,
         output_schema=b"" if output is None else msgspec.json.encode(output),
         requires=tuple(tool.get("requires", ())),
+        preflight=tuple(_question(one) for one in tool.get("preflight", ())),
         priority=tool.get("priority", 0),
         ttl_ms=durations["ttl"],
         poll_interval_ms=durations["poll_interval"],
         inline_wait_ms=durations["inline_wait"],
         call_timeout_ms=durations["call_timeout"],
+        answer_within_ms=durations["answer_within"],
+        max_detaches=tool.get("max_detaches", 5),
         disconnect_grace_ms=durations["disconnect_grace"],
         continues_on_disconnect=tool.get("on_disconnect") == "continue",
         execution_deadline_ms=durations["execution_deadline"],
     )
+
+
+def _question(question: Mapping[str, Any]) -> Question:
+    return Question(question["key"], question["method"], msgspec.json.encode(question.get("params", {})))
 
 
 def _describe(tool: Mapping[str, Any]) -> bytes:

@@ -1,12 +1,56 @@
 """What a method is given, and what it gives back."""
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from mcp_bridge.access.callers import Caller
 from mcp_bridge.wire.headers import Headers
+from mcp_bridge.wire.jsonrpc import notification
 from mcp_bridge.wire.mcp import Meta
+
+LATE_SECONDS: Final = 2.0
+"""How long a held call may take and still be answered by JSON with its HTTP status. Source: contract, section 10.8."""
+MOST_WAITING: Final = 16
+"""Notifications kept for a client that reads slowly; the oldest are dropped, as in the store's own ring."""
+
+
+class Outbox:
+    """What a call tells its client before the answer. Whoever sends the answer empties it."""
+
+    def __init__(self) -> None:
+        self.news = asyncio.Event()
+        """Set when there is something to send, or the answer should begin to be a stream."""
+        self.is_late = False
+        self._waiting: deque[bytes] = deque(maxlen=MOST_WAITING)
+        self._timer: asyncio.TimerHandle | None = None
+
+    def hold(self) -> None:
+        """The answer may take long from here on."""
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(LATE_SECONDS, self._be_late)
+
+    def notify(self, method: str, params: dict[str, Any]) -> None:
+        """Tells the client something. It never waits."""
+        self._waiting.append(notification(method, params))
+        self.news.set()
+
+    def take(self) -> list[bytes]:
+        """What waits to be sent, oldest first."""
+        waiting = list(self._waiting)
+        self._waiting.clear()
+        return waiting
+
+    def close(self) -> None:
+        """The answer is there."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _be_late(self) -> None:
+        self.is_late = True
+        self.news.set()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,9 +63,11 @@ class Call:
     """The whole request, for members that are passed on as they were sent."""
     meta: Meta
     headers: Headers
+    outbox: Outbox | None = None
+    """Where progress is told; None for a client that accepts no stream."""
     noted: dict[str, object] = field(default_factory=dict)
     """What the log line of the call shows besides; never a payload."""
 
 
-Method = Callable[[Call], Awaitable[bytes]]
+Method = Callable[[Call], Coroutine[object, object, bytes]]
 """Answers a call with its result, a JSON object. Raises Failure for any other answer, StoreError if the store did."""

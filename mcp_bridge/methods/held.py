@@ -13,10 +13,11 @@ from taskstore.v1 import tasks_pb2, types_pb2
 
 from mcp_bridge.access.callers import Caller
 from mcp_bridge.access.routes import Route
+from mcp_bridge.methods.calls import Call
+from mcp_bridge.methods.progress import ProgressRelay
 from mcp_bridge.metrics import Metrics
-from mcp_bridge.translate import failure_of, is_terminal, tool_result
+from mcp_bridge.translate import is_terminal, open_questions
 from mcp_bridge.wire.failures import unavailable
-from mcp_bridge.wire.results import tool_error
 from store_service.client import StoreError, TaskStore
 
 RENEW_SECONDS: Final = 10.0
@@ -35,8 +36,8 @@ class HeldCalls:
         self._is_draining = False
 
     def drain(self) -> None:
-        """Ends every wait now, and those to come at once: each call is answered that it should try again. Its work goes
-        on, and is cancelled when nobody comes back for it in time."""
+        """Ends every wait now, and those to come at once. The work goes on, and is cancelled when nobody comes back for it
+        in time."""
         self._is_draining = True
         for wait in self._waits:
             wait.reschedule(0)
@@ -44,37 +45,57 @@ class HeldCalls:
     def abandon_after_ms(self, route: Route, *, has_key: bool) -> int:
         """How long the store keeps a task going that nobody is attached to; 0 means to its end.
 
-        A call with an idempotency key may be come back to for as long as its route's ttl.
+        A call with an idempotency key may be come back to for as long as its route's ttl, and as long as it may be answered.
         """
         if route.continues_on_disconnect:
             return 0
         if has_key:
-            return max(route.ttl_ms, route.call_timeout_ms + route.disconnect_grace_ms)
+            return max(route.ttl_ms, route.answer_within_ms, route.call_timeout_ms + route.disconnect_grace_ms)
         return _grace_ms(route) + int(2 * self._renew_seconds * 1000)
 
-    async def hold(self, caller: Caller, route: Route, task: types_pb2.Task, *, has_key: bool) -> bytes:
-        """Waits for the task's end within the route's call_timeout, and returns the `CallToolResult`.
+    async def hold(
+        self, call: Call, route: Route, task: types_pb2.Task, *, has_key: bool, may_detach: bool, is_resumed: bool
+    ) -> types_pb2.Task | None:
+        """Waits until the task has ended or asks its caller, within the route's call_timeout. Returns it as it stands.
 
-        Raises Failure for work that failed. When the client leaves, this is cancelled, and the task is let go.
+        When neither comes in time, or the bridge stops, the task is returned as it is if the call may be detached from it:
+        then, as when it asks, the store keeps it for the route's answer_within. If it may not, its work is ended and None
+        returned; raises Failure if it is the bridge that stops. When the client leaves, this is cancelled, and the task is
+        let go.
         """
+        caller = call.caller
         # With a key the store waits long enough by itself, and the task may be one whose handle was given out.
         keeps = not route.continues_on_disconnect and not has_key
+        abandon_after_ms = self.abandon_after_ms(route, has_key=has_key) if keeps else 0
+        if call.outbox is not None:
+            call.outbox.hold()
         self._metrics.held_calls.inc()
         try:
-            async with self._renewing(caller, task, self.abandon_after_ms(route, has_key=has_key) if keeps else 0):
-                ended = await self.end_of(caller, task, within_ms=route.call_timeout_ms)
-            if ended is None and self._is_draining:
-                raise unavailable()
+            if is_resumed and keeps:
+                await self.attach(caller, task, abandon_after_ms=abandon_after_ms)
+            async with self._renewing(caller, task, abandon_after_ms):
+                news = await self.news_of(caller, task, within_ms=route.call_timeout_ms, relay=ProgressRelay(call))
+            if news is not None and is_terminal(news):
+                return news
+            if news is None and not may_detach:
+                if self._is_draining:
+                    raise unavailable()
+                return await self._time_out(caller, route, task)
+            if keeps:
+                await self.attach(caller, task, abandon_after_ms=route.answer_within_ms)
+            return news or await self._read(caller, task)
         except asyncio.CancelledError:
             if keeps:
                 await self._let_go(caller, task, _grace_ms(route))
             raise
         finally:
             self._metrics.held_calls.dec()
-        return _result(ended) if ended is not None else await self._time_out(caller, route, task)
 
-    async def end_of(self, caller: Caller, task: types_pb2.Task, *, within_ms: int) -> types_pb2.Task | None:
-        """The task once it has ended, with its outcome; None when it has not in time, or the bridge is stopping."""
+    async def news_of(
+        self, caller: Caller, task: types_pb2.Task, *, within_ms: int, relay: ProgressRelay | None = None
+    ) -> types_pb2.Task | None:
+        """The task once it has ended, with its outcome, or once it asks; None when neither comes in time, or the bridge is
+        stopping."""
         request = tasks_pb2.WatchTasksRequest(
             tenant_id=caller.tenant, task_ids=[task.task_id], owner=caller.owner, view=types_pb2.TASK_VIEW_OUTCOME
         )
@@ -85,7 +106,11 @@ class HeldCalls:
                     wait.reschedule(0)
                 async with contextlib.aclosing(self._store.watch_tasks(request)) as answers:
                     async for answer in answers:
-                        if answer.WhichOneof("outcome") == "task" and is_terminal(answer.task):
+                        if answer.WhichOneof("outcome") != "task":
+                            continue
+                        if relay is not None:
+                            relay.relay(answer.task)
+                        if is_terminal(answer.task) or open_questions(answer.task):
                             return answer.task
                 raise unavailable()  # the store no longer knows what it created a moment ago
         except TimeoutError:
@@ -99,15 +124,20 @@ class HeldCalls:
         if not abandon_after_ms:
             yield
             return
-        renewal = asyncio.create_task(self._renew(caller, task, abandon_after_ms))
+        stop = asyncio.Event()
+        renewal = asyncio.create_task(self._renew(caller, task, abandon_after_ms, stop))
         try:
             yield
-        finally:
-            renewal.cancel()
+        finally:  # a renewal under way is waited for, so that it does not undo what the store is told next
+            stop.set()
+            await renewal
 
-    async def _renew(self, caller: Caller, task: types_pb2.Task, abandon_after_ms: int) -> None:
+    async def _renew(self, caller: Caller, task: types_pb2.Task, abandon_after_ms: int, stop: asyncio.Event) -> None:
         while True:
-            await asyncio.sleep(self._renew_seconds)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._renew_seconds):
+                    await stop.wait()
+                return
             try:
                 await self.attach(caller, task, abandon_after_ms=abandon_after_ms)
             except StoreError as error:
@@ -127,8 +157,8 @@ class HeldCalls:
             async with asyncio.timeout(_FAREWELL_SECONDS):
                 await self.attach(caller, task, abandon_after_ms=grace_ms)
 
-    async def _time_out(self, caller: Caller, route: Route, task: types_pb2.Task) -> bytes:
-        """Ends the work, unless its route lets it go on, and says so; work that ended meanwhile is answered with."""
+    async def _time_out(self, caller: Caller, route: Route, task: types_pb2.Task) -> types_pb2.Task | None:
+        """Ends the work, unless its route lets it go on. Returns work that has ended meanwhile."""
         if not route.continues_on_disconnect:
             with contextlib.suppress(StoreError):  # nobody renews any more, so the store ends it by itself
                 request = tasks_pb2.CancelTaskRequest(
@@ -136,23 +166,16 @@ class HeldCalls:
                 )
                 response = await self._store.cancel_task(request)
                 if response.outcome == tasks_pb2.CANCEL_OUTCOME_ALREADY_TERMINAL:
-                    read = tasks_pb2.GetTaskRequest(
-                        tenant_id=caller.tenant, task_id=task.task_id, owner=caller.owner, view=types_pb2.TASK_VIEW_OUTCOME
-                    )
-                    return _result(await self._store.get_task(read))
-        return tool_error(f"timed out after {route.call_timeout_ms / 1000:g} s")
+                    return await self._read(caller, task)
+        return None
+
+    async def _read(self, caller: Caller, task: types_pb2.Task) -> types_pb2.Task:
+        return await self._store.get_task(
+            tasks_pb2.GetTaskRequest(
+                tenant_id=caller.tenant, task_id=task.task_id, owner=caller.owner, view=types_pb2.TASK_VIEW_OUTCOME
+            )
+        )
 
 
 def _grace_ms(route: Route) -> int:
     return max(1, route.disconnect_grace_ms)
-
-
-def _result(task: types_pb2.Task) -> bytes:
-    """The `CallToolResult` of a task that has ended. Raises Failure for one that failed."""
-    match task.state:
-        case types_pb2.TASK_STATE_COMPLETED:
-            return tool_result(task)
-        case types_pb2.TASK_STATE_FAILED:
-            raise failure_of(task)
-        case _:
-            return tool_error("cancelled")

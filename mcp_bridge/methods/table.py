@@ -8,17 +8,21 @@ from mcp_bridge.access.routes import Routes
 from mcp_bridge.methods.calls import Method
 from mcp_bridge.methods.discover import make_discover
 from mcp_bridge.methods.held import HeldCalls
+from mcp_bridge.methods.rounds import Rounds
 from mcp_bridge.methods.tasks import TaskMethods
 from mcp_bridge.methods.tools import ToolMethods
 from mcp_bridge.wire.results import Results
+from mcp_bridge.wire.state import StateKeys
 from store_service.client import TaskStore
 
 METHODS: Final = ("server/discover", "tools/list", "tools/call", "tasks/get", "tasks/update", "tasks/cancel")
 
 
-def make_methods(store: TaskStore, routes: Routes, results: Results, *, held: HeldCalls, polls: Polls) -> Mapping[str, Method]:
+def make_methods(
+    store: TaskStore, routes: Routes, results: Results, *, held: HeldCalls, polls: Polls, keys: StateKeys
+) -> Mapping[str, Method]:
     """Every method that is served, by its name. Any other is unknown."""
-    tools = ToolMethods(store, routes, results, held)
+    tools = ToolMethods(store, routes, results, held, Rounds(store, results, keys))
     tasks = TaskMethods(store, results, polls)
     return {
         "server/discover": make_discover(results),

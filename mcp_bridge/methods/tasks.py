@@ -7,9 +7,10 @@ from taskstore.v1 import tasks_pb2, types_pb2
 
 from mcp_bridge.access.polls import Polls
 from mcp_bridge.methods.calls import Call
-from mcp_bridge.translate import detailed_task_members, is_expired, is_terminal, poll_interval_ms
+from mcp_bridge.methods.rounds import answer_questions, require_shown
+from mcp_bridge.translate import detailed_task_members, is_expired, is_terminal, open_questions, poll_interval_ms
 from mcp_bridge.wire.failures import TOO_MANY, Failure, invalid_params, task_not_found
-from mcp_bridge.wire.mcp import read_task_id
+from mcp_bridge.wire.mcp import read_responses, read_task_id
 from mcp_bridge.wire.results import Results
 from store_service.client import TaskStore
 
@@ -32,25 +33,29 @@ class TaskMethods:
         self._polls = polls
 
     async def get_task(self, call: Call) -> bytes:
-        """Answers with the task as it stands. Polls that come far faster than asked are refused with 429."""
+        """Answers with the task as it stands. Polls that come far faster than asked are refused with 429; a client that
+        did not declare what the task asks, with -32021."""
         task_id = read_task_id(call.params)
         call.meta.require_tasks()
         if (seconds := self._polls.take(call.caller, task_id)) is not None:
             raise Failure(TOO_MANY, "Polled too often; keep to pollIntervalMs", retry_after_seconds=seconds)
         task = await self._read_task(call, task_id, types_pb2.TASK_VIEW_OUTCOME)
         self._polls.advertise(call.caller, task_id, poll_interval_ms(task))
+        require_shown(call, open_questions(task))
         return self._results.write(detailed_task_members(task))
 
     async def update_task(self, call: Call) -> bytes:
-        """Takes answers to the task's questions. No question is open in this version, so all are ignored.
+        """Hands the task the answers to its open questions; those to any other are acknowledged and change nothing.
 
-        Answers to keys that are not open are acknowledged and change nothing.
+        Raises Failure -32602, and hands over none, if one of them does not answer its question.
         """
         task_id = read_task_id(call.params)
-        if not isinstance(call.params.get("inputResponses"), dict):
+        responses = read_responses(call.params, call.body)
+        if "inputResponses" not in call.params:
             raise invalid_params("inputResponses must be an object")
         call.meta.require_tasks()
-        await self._read_task(call, task_id, types_pb2.TASK_VIEW_BASIC)
+        task = await self._read_task(call, task_id, types_pb2.TASK_VIEW_BASIC)
+        await answer_questions(self._store, call.caller, task, responses)
         return self._results.write()
 
     async def cancel_task(self, call: Call) -> bytes:

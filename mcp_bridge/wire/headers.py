@@ -133,6 +133,12 @@ def choose_form(headers: Headers) -> Form:
     raise refused(406, f"Accept must admit {JSON} or {EVENT_STREAM}")
 
 
+def accepts_stream(headers: Headers) -> bool:
+    """Whether the client names server-sent events among what it accepts; `*/*` does not say that it can read them."""
+    ranges = [_read_range(text) for text in ",".join(headers.all("Accept")).split(",") if text.strip()]
+    return (EVENT_STREAM, True) in ranges
+
+
 def _read_range(text: str) -> tuple[str, bool]:
     """One media range, and whether its quality is above 0."""
     media, *parameters = (part.strip().lower() for part in text.split(";"))

@@ -61,6 +61,11 @@ def result_answer(request_id: int | str, result: bytes) -> bytes:
     return b'{"jsonrpc":"2.0","id":' + msgspec.json.encode(request_id) + b',"result":' + result + b"}"
 
 
+def notification(method: str, params: dict[str, Any]) -> bytes:
+    """A notification to the client."""
+    return msgspec.json.encode({"jsonrpc": "2.0", "method": method, "params": params})
+
+
 def _fault(message: dict[str, Any]) -> str | None:
     if message.get("jsonrpc") != "2.0":
         return 'jsonrpc must be "2.0"'

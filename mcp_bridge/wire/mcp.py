@@ -16,6 +16,8 @@ CLIENT_CAPABILITIES: Final = "io.modelcontextprotocol/clientCapabilities"
 SERVER_INFO: Final = "io.modelcontextprotocol/serverInfo"
 IDEMPOTENCY_KEY: Final = "dev.tenure/idempotencyKey"
 """Our own `_meta` key; the README documents it."""
+PREFLIGHT: Final = "dev.tenure/preflight"
+"""The member of a task's input that has the answers to its route's preflight questions; the README documents it."""
 
 INITIALIZE: Final = "initialize"
 NAMED_BY: Final = {
@@ -86,6 +88,25 @@ def read_meta(params: dict[str, Any]) -> Meta:
     return Meta(version, capabilities, meta)
 
 
+class _ResponsesParams(msgspec.Struct):
+    responses: dict[str, msgspec.Raw] = msgspec.field(name="inputResponses", default_factory=dict)
+
+
+class _ResponsesBody(msgspec.Struct):
+    params: _ResponsesParams
+
+
+_RESPONSES_DECODER: Final = msgspec.json.Decoder(_ResponsesBody)
+
+
+def read_responses(params: dict[str, Any], body: bytes) -> dict[str, bytes]:
+    """The values of `inputResponses` as the bytes that were sent; none if it is not there. Raises Failure -32602."""
+    if not isinstance(params.get("inputResponses", {}), dict):
+        raise invalid_params("inputResponses must be an object")
+    responses = _RESPONSES_DECODER.decode(body).params.responses
+    return {key: bytes(value) for key, value in responses.items()}
+
+
 class _CallMeta(msgspec.Struct):
     capabilities: msgspec.Raw = msgspec.field(name=CLIENT_CAPABILITIES)
 
@@ -110,6 +131,10 @@ class ToolCall:
     arguments: dict[str, Any]
     arguments_json: bytes
     capabilities_json: bytes
+    responses: dict[str, bytes]
+    """`inputResponses`, each value as the bytes that were sent."""
+    state: str | None
+    """`requestState`."""
 
 
 def read_tool_call(params: dict[str, Any], body: bytes) -> ToolCall:
@@ -119,18 +144,23 @@ def read_tool_call(params: dict[str, Any], body: bytes) -> ToolCall:
         raise invalid_params("name must be a string")
     if not isinstance(arguments, dict):
         raise invalid_params("arguments must be an object")
-    if not isinstance(params.get("inputResponses", {}), dict):
-        raise invalid_params("inputResponses must be an object")
+    responses, state = read_responses(params, body), params.get("requestState")
     if not isinstance(params.get("requestState", ""), str):
         raise invalid_params("requestState must be a string")
-    token = params["_meta"].get("progressToken", "")
-    if isinstance(token, bool) or not isinstance(token, str | int):
-        raise invalid_params("progressToken must be a string or an integer")
+    progress_token(params["_meta"])
     raw = _CALL_DECODER.decode(body).params
     capabilities = bytes(raw.meta.capabilities)
     if len(capabilities) > CAPABILITIES_BYTES:
         raise invalid_params(f"{CLIENT_CAPABILITIES} is larger than {CAPABILITIES_BYTES} bytes")
-    return ToolCall(tool, arguments, bytes(raw.arguments), capabilities)
+    return ToolCall(tool, arguments, bytes(raw.arguments), capabilities, responses, state)
+
+
+def progress_token(meta: dict[str, Any]) -> str | int | None:
+    """The token under which the caller wants to hear of progress, if it does. Raises Failure -32602."""
+    token = meta.get("progressToken")
+    if "progressToken" in meta and (isinstance(token, bool) or not isinstance(token, str | int)):
+        raise invalid_params("progressToken must be a string or an integer")
+    return token
 
 
 def read_task_id(params: dict[str, Any]) -> str:

@@ -50,6 +50,13 @@ def join(members: dict[str, Any], **payloads: bytes) -> bytes:
     return b",".join(parts)
 
 
+def splice(data: bytes, name: str, value: bytes) -> bytes:
+    """A JSON object with one more member, the others as they were written."""
+    members = _members(data)
+    added = msgspec.json.encode(name) + b":" + value
+    return b"{" + (members + b"," if members else b"") + added + b"}"
+
+
 def as_tool_result(data: bytes) -> bytes:
     """A worker's result as a `CallToolResult`. One that is one stays as it is; other JSON becomes text and
     `structuredContent`. Source: contract, section 5."""

@@ -1,7 +1,10 @@
 """Server-sent events."""
 
 import re
+from typing import Final
 
+KEEP_ALIVE: Final = b": keep-alive\n\n"
+"""A comment: it shows proxies that the stream lives, and no client sees it."""
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 
 

@@ -21,8 +21,15 @@ tenants:
       - {name: task, workflow: w, task: required, input_schema: {type: object}, ttl: 2h, poll_interval: 2s}
       - {name: soon, workflow: w, task: optional, inline_wait: 2s, input_schema: {type: object}}
       - {name: at_once, workflow: w, task: optional, inline_wait: 1ms, input_schema: {type: object}}
-      - {name: hasty, workflow: w, task: never, call_timeout: 10ms, input_schema: {type: object}}
-      - {name: loose, workflow: w, task: never, call_timeout: 10ms, on_disconnect: continue, input_schema: {type: object}}
+      - {name: once, workflow: w, task: never, max_detaches: 0, input_schema: {type: object}}
+      - {name: hasty, workflow: w, task: never, call_timeout: 10ms, max_detaches: 0, input_schema: {type: object}}
+      - name: loose
+        workflow: w
+        task: never
+        call_timeout: 10ms
+        max_detaches: 0
+        on_disconnect: continue
+        input_schema: {type: object}
       - {name: sampler, workflow: w, task: never, requires: [sampling], input_schema: {type: object}}
       - name: strict
         title: Strict

@@ -37,16 +37,12 @@ class FakeTaskStore(TaskStore):
     async def create_task(
         self, request: tasks_pb2.CreateTaskRequest, *, timeout_seconds: float = 10
     ) -> tasks_pb2.CreateTaskResponse:
-        """As TaskService.CreateTask; the same content is the same tool, input and owner."""
+        """As TaskService.CreateTask; the same content has the same digest."""
         self._stumble()
         key = f"{request.tenant_id} {request.request_id}"
         if key in self._ids:
             first = self._requests[key]
-            if (first.input, first.contract.tool, first.contract.owner) != (
-                request.input,
-                request.contract.tool,
-                request.contract.owner,
-            ):
+            if first.content_digest != request.content_digest:
                 raise StoreError("used before", reason="REQUEST_ID_CONFLICT")
             return tasks_pb2.CreateTaskResponse(task=self._shown(self._ids[key]), replayed=True)
         self.created.append(request)
@@ -117,14 +113,32 @@ class FakeTaskStore(TaskStore):
             task.error.data.data = data
         await self._end(task, types_pb2.TASK_STATE_FAILED)
 
-    async def _end(self, task: types_pb2.Task, state: types_pb2.TaskState.ValueType) -> None:
-        task.state = state
+    async def ask(self, task_id: str, key: str, params: bytes, method: str = "elicitation/create") -> None:
+        """The worker asks one question more."""
+        task = self.tasks[task_id]
+        task.state = types_pb2.TASK_STATE_WAITING
+        task.wait.input.requests.add(key=key, method=method, params=types_pb2.Payload(data=params))
+        await self._change(task)
+
+    async def report(self, task_id: str, value: float, total: float | None = None, message: str = "") -> None:
+        """The worker reports how far it is."""
+        task = self.tasks[task_id]
+        sequence = task.progress.sequence + 1
+        task.progress.CopyFrom(types_pb2.Progress(sequence=sequence, value=value, total=total, message=message))
+        await self._change(task)
+
+    async def _change(self, task: types_pb2.Task) -> None:
         task.change += 1
         task.changed_at.CopyFrom(self._now())
-        task.ended_at.CopyFrom(self._now())
-        task.handle_expires_at.FromMilliseconds(self.now_ms + task.contract.ttl_ms)
         async with self._changed:
             self._changed.notify_all()
+
+    async def _end(self, task: types_pb2.Task, state: types_pb2.TaskState.ValueType) -> None:
+        task.state = state
+        task.ClearField("wait")
+        task.ended_at.CopyFrom(self._now())
+        task.handle_expires_at.FromMilliseconds(self.now_ms + task.contract.ttl_ms)
+        await self._change(task)
 
     def _find(
         self,

@@ -1,14 +1,15 @@
 """The README names every setting and every key, with its default."""
 
 import re
+import textwrap
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
 import mcp_bridge
-from mcp_bridge.access.routes_file import routes_schema
+from mcp_bridge.access.routes_file import load_routes, routes_schema
 from mcp_bridge.config import Config
-from mcp_bridge.wire.mcp import IDEMPOTENCY_KEY
+from mcp_bridge.wire.mcp import IDEMPOTENCY_KEY, PREFLIGHT
 
 README = (Path(mcp_bridge.__file__).parent / "README.md").read_text()
 
@@ -42,3 +43,13 @@ def test_every_key_of_a_route_is_told_with_its_default() -> None:
 
 def test_the_key_for_idempotent_calls_is_told() -> None:
     assert f"`{IDEMPOTENCY_KEY}`" in README
+
+
+def test_the_member_that_has_the_answers_to_preflight_questions_is_told(tmp_path: Path) -> None:
+    assert f"`{PREFLIGHT}`" in README
+    example = textwrap.indent(README.split("```yaml\n")[1].split("```")[0], "        ")
+    path = tmp_path / "routes.yaml"
+    tool = "      - name: t\n        workflow: w\n        task: never\n        input_schema: {type: object}\n"
+    path.write_text(f"version: 1\ntenants:\n  dev:\n    tools:\n{tool}{example}")
+    (question,) = load_routes(str(path)).tenants["dev"]["t"].preflight
+    assert question.key == "user_name"

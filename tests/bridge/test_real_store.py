@@ -28,7 +28,7 @@ tenants:
       - {name: echo_soon, workflow: echo, task: optional, inline_wait: 2s, input_schema: {type: object}}
       - {name: refuse, workflow: refuse, task: optional, input_schema: {type: object}}
       - {name: nobody, workflow: nobody, task: optional, call_timeout: 1d, disconnect_grace: 5s, input_schema: {type: object}}
-      - {name: hasty, workflow: nobody, task: never, call_timeout: 10ms, input_schema: {type: object}}
+      - {name: hasty, workflow: nobody, task: never, call_timeout: 10ms, max_detaches: 0, input_schema: {type: object}}
 """
 
 

@@ -58,6 +58,56 @@ def test_a_route_has_defaults_for_what_the_file_does_not_say(tmp_path: Path) -> 
     assert not route.continues_on_disconnect
 
 
+def test_questions_before_the_work_are_kept_in_order(tmp_path: Path) -> None:
+    form = {"message": "?", "requestedSchema": {"type": "object", "properties": {"a": {"type": "string"}}}}
+    asked: list[dict[str, Any]] = [
+        {"key": "who", "method": "elicitation/create", "params": form},
+        {"key": "page", "method": "elicitation/create", "params": {"mode": "url", "message": "?", "url": "https://x.example"}},
+        {"key": "model", "method": "sampling/createMessage", "params": {"messages": [], "maxTokens": 5}},
+        {"key": "roots", "method": "roots/list"},
+    ]
+    route = routes_of(tmp_path, tool(preflight=asked, answer_within="5m", max_detaches=0))["t"]
+    assert [(one.key, one.method, one.params) for one in route.preflight] == [
+        (one["key"], one["method"], one.get("params", {})) for one in asked
+    ]
+    assert (route.answer_within_ms, route.max_detaches) == (300_000, 0)
+
+
+@pytest.mark.parametrize(
+    ("question", "place"),
+    [
+        ({"key": "a#b", "method": "roots/list"}, "preflight[0].key: "),
+        ({"method": "roots/list"}, "preflight[0].key: is missing"),
+        ({"key": "a", "method": "tools/call"}, "preflight[0].method: "),
+        ({"key": "a", "method": "roots/list", "parms": {}}, "preflight[0].parms: is not a key"),
+        ({"key": "a", "method": "elicitation/create"}, "preflight[0].params: "),
+        ({"key": "a", "method": "elicitation/create", "params": {"mode": "url", "message": "?"}}, "preflight[0].params: "),
+        ({"key": "a", "method": "sampling/createMessage", "params": {"maxTokens": 1}}, "preflight[0].params: "),
+        (
+            {
+                "key": "a",
+                "method": "elicitation/create",
+                "params": {
+                    "message": "?",
+                    "requestedSchema": {"type": "object", "properties": {"a": {"type": "string", "pattern": "(?=x)"}}},
+                },
+            },
+            "preflight[0].params.requestedSchema",
+        ),
+        ({"key": "a", "method": "roots/list", "params": {"x": "y" * 70_000}}, "preflight[0].params: must be at most"),
+    ],
+)
+def test_a_question_before_the_work_must_be_one(tmp_path: Path, question: Any, place: str) -> None:
+    told = faults(tmp_path, tool(preflight=[question]))
+    assert any(f"tools[0].{place}" in line for line in told), told
+
+
+def test_keys_of_questions_before_the_work_are_different(tmp_path: Path) -> None:
+    question = {"key": "a", "method": "roots/list"}
+    assert faults(tmp_path, tool(preflight=[question, question])) == ["5: tools[0].preflight[1].key: the key a is there twice"]
+    assert faults(tmp_path, tool(preflight=[])) == ["5: tools[0].preflight: must be a list of 1 to 16 questions"]
+
+
 def test_an_input_schema_is_shown_as_it_was_written(tmp_path: Path) -> None:
     schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

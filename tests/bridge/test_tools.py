@@ -344,7 +344,7 @@ async def test_a_call_that_is_held_long_tells_the_store_so(
 async def test_a_bridge_that_stops_answers_held_calls_and_leaves_their_work(
     bridge: Bridge, client: Client, fake: FakeTaskStore
 ) -> None:
-    calling, _ = await hold(client, fake, "held")
+    calling, _ = await hold(client, fake, "once")
     stopping = asyncio.create_task(bridge.stop())
     answer = await calling
     assert (answer.status, answer.code, answer.headers["Connection"]) == (503, 50300, "close")
