@@ -69,6 +69,8 @@ LISTEN_NOT_SERVED = frozenset(
 )
 PROMPTS_NOT_SERVED = frozenset({"sep-2575-server-sends-prompts-list-changed-on-subscription"})
 
+STREAMS_ARE_OPTIONAL = frozenset({"server-sse-streams-functional"})  # tools/list is answered as JSON
+
 EXPECTED_GREEN = (
     Scenario(name="tasks-lifecycle"),
     Scenario(name="tasks-capability-negotiation"),
@@ -76,6 +78,9 @@ EXPECTED_GREEN = (
     Scenario(name="tasks-request-state-removal"),
     Scenario(name="tasks-request-headers"),
     Scenario(name="tasks-required-task-error"),
+    Scenario(name="tasks-mrtr-input"),
+    Scenario(name="tasks-dispatch-and-envelope"),
+    Scenario(name="tasks-mrtr-composition"),
     Scenario(
         name="server-stateless",
         revision=MODERN,
@@ -84,6 +89,27 @@ EXPECTED_GREEN = (
     Scenario(name="tools-list", revision=MODERN),
     Scenario(name="tools-call-simple-text", revision=MODERN),
     Scenario(name="tools-call-error", revision=MODERN),
+    Scenario(name="tools-call-image", revision=MODERN),
+    Scenario(name="tools-call-audio", revision=MODERN),
+    Scenario(name="tools-call-embedded-resource", revision=MODERN),
+    Scenario(name="tools-call-mixed-content", revision=MODERN),
+    Scenario(name="tools-call-with-progress", revision=MODERN),
+    Scenario(name="server-sse-multiple-streams", revision=MODERN, not_applicable=STREAMS_ARE_OPTIONAL),
+    Scenario(name="json-schema-2020-12", revision=MODERN),
+    Scenario(name="http-custom-header-server-validation", revision=MODERN),
+    Scenario(name="input-required-result-basic-elicitation", revision=MODERN),
+    Scenario(name="input-required-result-basic-sampling", revision=MODERN),
+    Scenario(name="input-required-result-basic-list-roots", revision=MODERN),
+    Scenario(name="input-required-result-request-state", revision=MODERN),
+    Scenario(name="input-required-result-multiple-input-requests", revision=MODERN),
+    Scenario(name="input-required-result-multi-round", revision=MODERN),
+    Scenario(name="input-required-result-missing-input-response", revision=MODERN),
+    Scenario(name="input-required-result-result-type", revision=MODERN),
+    Scenario(name="input-required-result-unsupported-methods", revision=MODERN),
+    Scenario(name="input-required-result-tampered-state", revision=MODERN),
+    Scenario(name="input-required-result-capability-check", revision=MODERN),
+    Scenario(name="input-required-result-ignore-extra-params", revision=MODERN),
+    Scenario(name="input-required-result-validate-input", revision=MODERN),
     Scenario(name="dns-rebinding-protection", revision=MODERN),
     Scenario(name="http-header-validation", revision=MODERN),
 )
