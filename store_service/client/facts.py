@@ -1,6 +1,7 @@
 """What is known of the task being run, in an async function as in a sync one."""
 
 import uuid
+from typing import Any
 
 import msgspec
 import structlog
@@ -14,13 +15,13 @@ class ClientCapabilities:
     """What the MCP client that called the tool declared it can do."""
 
     def __init__(self, declared: bytes) -> None:
-        self._declared = msgspec.json.decode(declared) if declared else {}
+        self._declared: dict[str, Any] = msgspec.json.decode(declared, type=dict[str, Any]) if declared else {}
 
     def can(self, *path: str) -> bool:
         """Whether the client declared a capability: `can("sampling")`, `can("elicitation", "url")`."""
         if path == ("elicitation", "form") and self._declared.get("elicitation") == {}:
             return True  # an elicitation without modes means forms
-        found = self._declared
+        found: Any = self._declared
         for name in path:
             if not isinstance(found, dict) or found.get(name) in (None, False):
                 return False

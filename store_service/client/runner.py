@@ -167,6 +167,8 @@ class Run:
         if history.failure is not None:
             error = history.failure
         elif steps.suspension is not None:  # whatever the code made of it
+            if isinstance(error, Exception):
+                self._log.warning("the code raised while its task was being suspended", exc_info=error)
             return Confirm() if self.held.is_cancel_requested else Suspend(steps.suspension)
         try:
             match error:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from store_service.client import Cancelled, Context, SyncContext
+from store_service.client.threads import Threads
 from tests.client.fake_store import FakeStore, new_worker, outcomes
 
 
@@ -155,3 +156,24 @@ async def test_steps_left_behind_by_a_function_that_ended_are_stopped(fake: Fake
         await fake.ended(task)
     assert stopped.is_set()
     assert (task.steps, outcomes(worker)) == (["one"], {"completed": 1})
+
+
+@pytest.mark.parametrize("must_stop", [False, True])
+async def test_a_thread_that_is_cancelled_is_waited_for_unless_its_run_must_stop(must_stop: bool) -> None:
+    begun, go = threading.Event(), threading.Event()
+
+    def body() -> None:
+        begun.set()
+        go.wait(10)
+
+    threads = Threads(lambda: must_stop)
+    call = asyncio.create_task(threads.call(body))
+    await asyncio.to_thread(begun.wait, 5)
+    call.cancel()
+    ended, _ = await asyncio.wait({call}, timeout=5 if must_stop else 0.1)
+    assert bool(ended) is must_stop
+    assert not await threads.idle(timeout_seconds=0)
+    go.set()
+    assert await threads.idle(timeout_seconds=5)
+    await asyncio.wait({call}, timeout=5)
+    assert call.cancelled()

@@ -276,11 +276,15 @@ async def other_questions(ctx: Context, args: dict[str, Any]) -> None:
     await ctx.ask_all({"name": Form("Name?", FORM), "other": Roots()}, name="form")
 
 
+async def one_question_more(ctx: Context, args: dict[str, Any]) -> None:
+    await ctx.ask_all({"form": Form("Send it?", FORM), "other": Roots()}, name="form")
+
+
 async def another_question(ctx: Context, args: dict[str, Any]) -> None:
     await ctx.ask_all({"for": Form("Name?", FORM)}, name="form")
 
 
-@pytest.mark.parametrize("changed", [other_questions, another_question])
+@pytest.mark.parametrize("changed", [other_questions, one_question_more, another_question])
 async def test_code_that_asks_other_questions_than_were_answered_fails_the_task(changed: Callable[..., Any]) -> None:
     async with WorkflowTest(ask_each, capabilities=ALL) as t:
         await t.start({"ask": "form"})

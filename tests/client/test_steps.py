@@ -248,7 +248,10 @@ async def test_an_exception_that_is_not_to_be_retried_is_tried_again_with_the_wh
 
 
 async def test_waiting_for_the_next_try_heeds_a_wished_end() -> None:
+    calls: list[int] = []
+
     async def call() -> None:
+        calls.append(1)
         t.cancel()
         raise OSError("down")
 
@@ -258,7 +261,26 @@ async def test_waiting_for_the_next_try_heeds_a_wished_end() -> None:
 
     async with WorkflowTest(report) as t:
         await asyncio.wait_for(t.start(), 5)
-    assert (t.state, t.runs) == ("CANCELLED", ["cancelled"])
+    assert (t.state, t.runs, calls) == ("CANCELLED", ["cancelled"], [1])
+
+
+@pytest.mark.parametrize("kind", ["async", "sync"])
+async def test_a_failure_that_is_an_outcome_is_not_retried(kind: str) -> None:
+    tries: list[int] = []
+
+    def call() -> None:
+        tries.append(1)
+        raise ToolError("no such city")
+
+    async def report(ctx: Context, args: dict[str, Any]) -> None:
+        await ctx.with_retry(QUICKLY).step("call", call)
+
+    def blocking(ctx: SyncContext, args: dict[str, Any]) -> None:
+        ctx.with_retry(QUICKLY).step("call", call)
+
+    async with WorkflowTest(report if kind == "async" else blocking) as t:
+        assert (await t.run())["content"][0]["text"] == "no such city"
+    assert (tries, t.steps) == ([1], ["call"])
 
 
 @pytest.mark.parametrize("how", ["caught", "caught in a branch", "cut off"])

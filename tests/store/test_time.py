@@ -253,7 +253,7 @@ async def test_the_chores_judge_a_row_as_it_is_under_its_lock(
     await clock.advance(seconds=29)
     async with holding(dsn, LOCK_TASK, held.task_id) as other:
         await clock.advance(seconds=2)
-        assert await database.fetch(PROMOTE) == []  # the row is held: nobody waits for it
+        assert await database.fetch(PROMOTE, timeout=5) == []  # the row is held: nobody waits for it
         await other.execute("UPDATE tenure.task_state SET expires_at = expires_at + interval '60 s'")
     await bring_along(store, database)
     await store.leases.HeartbeatTask(heartbeat(held))
