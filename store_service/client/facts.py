@@ -15,7 +15,8 @@ class ClientCapabilities:
     """What the MCP client that called the tool declared it can do."""
 
     def __init__(self, declared: bytes) -> None:
-        self._declared: dict[str, Any] = msgspec.json.decode(declared, type=dict[str, Any]) if declared else {}
+        capabilities = msgspec.json.decode(declared) if declared else {}
+        self._declared: dict[str, Any] = capabilities if isinstance(capabilities, dict) else {}
 
     def can(self, *path: str) -> bool:
         """Whether the client declared a capability: `can("sampling")`, `can("elicitation", "url")`."""
