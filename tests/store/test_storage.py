@@ -200,14 +200,14 @@ async def test_nothing_is_idle_in_a_transaction(store: Stubs, database: asyncpg.
 
 
 async def test_a_deadlock_is_tried_again_inside(store: Stubs, dsn: str, database: asyncpg.Connection) -> None:
-    held = sorted([(await create_and_lease(store)).lease for _ in range(2)], key=lambda one: one.task_id)
-    async with holding(dsn, LOCK_TASK, held[1].task_id) as other:
+    held = (await create_and_lease(store)).lease
+    async with holding(dsn, LOCK_TASK, held.task_id) as other:
         await other.execute("SET LOCAL deadlock_timeout = '30s'")  # so that the store is the victim
-        beats = leases_pb2.HeartbeatTasksRequest(items=[heartbeat(one) for one in held])
-        call = asyncio.ensure_future(store.leases.HeartbeatTasks(beats))
+        call = asyncio.ensure_future(store.leases.CompleteTask(complete(held)))
         await blocked(database)
-        await other.execute(LOCK_TASK, held[0].task_id)
-    assert [item.HasField("extended") for item in (await call).items] == [True, True]
+        await other.execute(LOCK_TENANT, TENANT)  # against the order in which all others lock
+    await call
+    assert (await get(store, held.task_id)).state == types_pb2.TASK_STATE_COMPLETED
 
 
 async def test_an_item_that_the_database_chokes_on_spoils_no_other(store: Stubs, database: asyncpg.Connection) -> None:

@@ -182,6 +182,22 @@ async def test_a_task_that_is_attached_to_after_the_fact_may_be_abandoned(
     assert (await get(store, task.task_id)).state == types_pb2.TASK_STATE_CANCELLED
 
 
+async def test_an_attachment_forgets_nothing_else_that_is_timed(
+    store: Stubs, clock: Clock, database: asyncpg.Connection
+) -> None:
+    for abandon_ms in (0, 900_000):
+        late = await create(store, workflow="late", deadline_ms=60_000)
+        lost = await create(store)
+        await lease(store)
+        for task in (late, lost):
+            await attach(store, task.task_id, abandon_ms=abandon_ms)
+        await clock.advance(seconds=61)
+        await bring_along(store, database)
+        assert (await get(store, late.task_id)).state == types_pb2.TASK_STATE_FAILED
+        assert await history(store, lost.task_id) == ["CREATED", "LEASED", "LEASE_EXPIRED"]
+        await store.leases.CompleteTask(complete((await lease(store)).lease))
+
+
 async def test_the_worker_of_an_abandoned_task_is_told_and_may_finish(
     store: Stubs, clock: Clock, database: asyncpg.Connection
 ) -> None:

@@ -304,15 +304,16 @@ CREATE FUNCTION tenure.fork_task(
 ) RETURNS TABLE (outcome text, task_id uuid, opened text[])
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
-DECLARE v_now timestamptz; v_known uuid; v_same boolean; v_has int; v_room boolean; v_deltas delta[];
+DECLARE v_now timestamptz; v_known uuid; v_same boolean; v_owned boolean; v_has int; v_room boolean; v_deltas delta[];
 BEGIN
   SELECT t.outstanding < t.max_outstanding INTO v_room FROM tenant t WHERE t.tenant_id = p_tenant FOR NO KEY UPDATE;
   PERFORM 1 FROM task_state WHERE tenant_id = p_tenant AND task_id = p_source FOR NO KEY UPDATE;
   v_now := task_now();
-  SELECT x.task_id, x.request_digest = p_digest INTO v_known, v_same FROM task x
-    WHERE x.tenant_id = p_tenant AND x.request_id = p_request;
+  SELECT x.task_id, x.request_digest = p_digest, p_issuer IS NULL OR (x.issuer = p_issuer AND x.subject = p_subject)
+  INTO v_known, v_same, v_owned FROM task x WHERE x.tenant_id = p_tenant AND x.request_id = p_request;
   IF v_known IS NOT NULL THEN
-    RETURN QUERY SELECT CASE WHEN v_same THEN 'REPLAYED' ELSE 'REQUEST_ID_CONFLICT' END, v_known, '{}'::text[];
+    RETURN QUERY SELECT CASE WHEN NOT v_same THEN 'REQUEST_ID_CONFLICT' WHEN v_owned THEN 'REPLAYED' ELSE 'NOT_FOUND' END,
+                        v_known, '{}'::text[];
     RETURN;
   END IF;
   SELECT s.checkpoints INTO v_has FROM task_state s JOIN task t ON t.tenant_id = s.tenant_id AND t.task_id = s.task_id
