@@ -11,6 +11,8 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from taskstore.v1 import (
+    budgets_pb2,
+    budgets_pb2_grpc,
     leases_pb2,
     leases_pb2_grpc,
     retention_pb2,
@@ -23,6 +25,7 @@ from taskstore.v1 import (
 
 from store_service.config import Config
 from store_service.db.batch import BatchMetrics
+from store_service.db.budgets import BudgetRows
 from store_service.db.chores import ChoreRows
 from store_service.db.leases import LeaseRows
 from store_service.db.migrate import check_schema
@@ -33,12 +36,14 @@ from store_service.db.tenants import TenantRows
 from store_service.db.waits import WaitRows
 from store_service.db.wakeups import Wakeups
 from store_service.model.limits import MESSAGE_BYTES
+from store_service.operations.budgets import Budgets
 from store_service.operations.chores import Chores
 from store_service.operations.leases import Leases
 from store_service.operations.retention import Retention
 from store_service.operations.tasks import Tasks
 from store_service.operations.tenants import Tenants
 from store_service.operations.waits import Waits
+from store_service.rpc.budgets import BudgetService
 from store_service.rpc.calls import Calls
 from store_service.rpc.leases import LeaseService
 from store_service.rpc.retention import RetentionService
@@ -65,6 +70,7 @@ SERVICES = [
         (tasks_pb2, "TaskService"),
         (leases_pb2, "LeaseService"),
         (tenants_pb2, "TenantService"),
+        (budgets_pb2, "BudgetService"),
         (retention_pb2, "RetentionService"),
     )
 ]
@@ -158,9 +164,11 @@ class Store:
         servicer = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
         waits = Waits(WaitRows(database), tasks, wakeups, batches)
+        budgets = Budgets(BudgetRows(database))
         tasks_pb2_grpc.add_TaskServiceServicer_to_server(TaskService(tasks, waits), server)
-        leases_pb2_grpc.add_LeaseServiceServicer_to_server(LeaseService(leases, waits), server)
+        leases_pb2_grpc.add_LeaseServiceServicer_to_server(LeaseService(leases, waits, budgets), server)
         tenants_pb2_grpc.add_TenantServiceServicer_to_server(TenantService(Tenants(TenantRows(database), wakeups)), server)
+        budgets_pb2_grpc.add_BudgetServiceServicer_to_server(BudgetService(budgets), server)
         retention_pb2_grpc.add_RetentionServiceServicer_to_server(
             RetentionService(Retention(RetentionRows(database)), waits), server
         )

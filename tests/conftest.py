@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import asyncpg
 import grpc
 import pytest
-from taskstore.v1 import leases_pb2_grpc, retention_pb2_grpc, tasks_pb2_grpc, tenants_pb2_grpc
+from taskstore.v1 import budgets_pb2_grpc, leases_pb2_grpc, retention_pb2_grpc, tasks_pb2_grpc, tenants_pb2_grpc
 
 from store_service.config import Config
 from store_service.db.migrate import migrate
@@ -84,6 +84,7 @@ class Stubs:
     leases: "leases_pb2_grpc.LeaseServiceAsyncStub"
     tenants: "tenants_pb2_grpc.TenantServiceAsyncStub"
     retention: "retention_pb2_grpc.RetentionServiceAsyncStub"
+    budgets: "budgets_pb2_grpc.BudgetServiceAsyncStub"
 
 
 @pytest.fixture
@@ -109,6 +110,7 @@ async def open_stubs(running: Store) -> AsyncIterator[Stubs]:
             leases=leases_pb2_grpc.LeaseServiceStub(channel),
             tenants=tenants_pb2_grpc.TenantServiceStub(channel),
             retention=retention_pb2_grpc.RetentionServiceStub(channel),
+            budgets=budgets_pb2_grpc.BudgetServiceStub(channel),
         )
 
 

@@ -89,22 +89,23 @@ class LeaseRows:
 
     async def load_input(self, lease: Lease) -> tuple[Payload, Wake | None] | None:
         """The input of a task under a lease that holds, and what ended its last wait; None when it does not hold."""
-        rows = await self._database.read(self._queries["load_input"], *_fence(lease))
+        rows = await self._database.read(self._queries["load_input"], *fence(lease))
         return (Payload(rows[0]["media_type"], rows[0]["input"]), _wake(rows[0])) if rows else None
 
     async def is_held(self, lease: Lease) -> bool:
         """Whether a lease holds."""
-        rows = await self._database.read(self._queries["is_held"], *_fence(lease))
+        rows = await self._database.read(self._queries["is_held"], *fence(lease))
         return bool(rows[0]["held"])
 
 
-def _fence(lease: Lease) -> tuple[Any, ...]:
+def fence(lease: Lease) -> tuple[Any, ...]:
+    """What a lease is compared by: tenant, task, worker, token, epoch."""
     return (lease.tenant_id, lease.task_id, lease.worker_id, lease.token, lease.epoch)
 
 
 def fences(leases: Sequence[Lease]) -> tuple[list[Any], ...]:
     """What leases are compared by, a column each: tenant, task, worker, token, epoch."""
-    return tuple(list(column) for column in zip(*map(_fence, leases), strict=True))
+    return tuple(list(column) for column in zip(*map(fence, leases), strict=True))
 
 
 def _leased_task(row: asyncpg.Record, worker_id: str) -> LeasedTask:

@@ -40,6 +40,8 @@ TTL_MS: Final = range(1, 10 * 366 * 86_400_000)
 POLL_MS: Final = range(1, 3_600_000 + 1)
 DEADLINE_MS: Final = range(366 * 86_400_000)
 RETENTION_MS: Final = range(86_400_000, 100 * 366 * 86_400_000)
+WINDOW_MS: Final = range(1, 10 * 366 * 86_400_000)
+BUDGET_AMOUNT: Final = range(10**15 + 1)
 INT32: Final = range(-(2**31), 2**31)
 
 DEFAULT_TTL_MS: Final = 86_400_000

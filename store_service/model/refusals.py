@@ -28,6 +28,11 @@ class Reason(StrEnum):
     SIGNAL_LIMIT = "SIGNAL_LIMIT"
     CREATE_RATE = "CREATE_RATE"
     INPUT_TOO_LARGE = "INPUT_TOO_LARGE"
+    BUDGET_NOT_CONFIGURED = "BUDGET_NOT_CONFIGURED"
+    BUDGET_DENIED = "BUDGET_DENIED"
+    BUDGET_EXCEEDED = "BUDGET_EXCEEDED"
+    BUDGET_CONFLICT = "BUDGET_CONFLICT"
+    BUDGET_RESERVED = "BUDGET_RESERVED"
 
 
 _MESSAGES = {
@@ -51,6 +56,11 @@ _MESSAGES = {
     Reason.INPUT_LIMIT: "the task has asked as many questions as a task may ask",
     Reason.CREATE_RATE: "the tenant creates more tasks in a second than its policy allows; try again later",
     Reason.INPUT_TOO_LARGE: "the input is larger than the tenant's policy allows",
+    Reason.BUDGET_NOT_CONFIGURED: "the tenant has no budget; run the task without a reservation",
+    Reason.BUDGET_DENIED: "what the task may use does not fit into what is left of the tenant's budget; try again later",
+    Reason.BUDGET_EXCEEDED: "the task used more than it reserved; all of it was charged; fail the task",
+    Reason.BUDGET_CONFLICT: "the numbers do not go with the task's reservation, or its limits with its use; fail the task",
+    Reason.BUDGET_RESERVED: "a part of the tenant's budget is reserved; settle first",
     Reason.SIGNAL_LIMIT: "as many signals wait for the task as may wait; try again later",
 }
 
@@ -58,6 +68,7 @@ _RETRY_AFTER_MS = {
     Reason.OUTSTANDING_LIMIT: 1_000,
     Reason.SIGNAL_LIMIT: 1_000,
     Reason.CREATE_RATE: 1_000,
+    Reason.BUDGET_DENIED: 5_000,
     Reason.STORAGE_UNAVAILABLE: 500,
     Reason.OUTCOME_UNKNOWN: 100,
     Reason.DRAINING: 100,

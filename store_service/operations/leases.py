@@ -169,7 +169,7 @@ class Leases:
         rows = await self._rows.finish_tasks([(item, _digest(item)) for item in items])
         self._wakeups.wake_lanes(rows[0]["opened"])
         self._wakeups.wake_tasks(item.lease.task_id for item in items)
-        return [Finished(row["retry_at"]) if row["outcome"] == "OK" else Refusal(Reason.LEASE_LOST) for row in rows]
+        return [Finished(row["retry_at"]) if row["outcome"] == "OK" else Refusal(Reason(row["outcome"])) for row in rows]
 
 
 def _digest(item: Finish) -> bytes:

@@ -10,8 +10,10 @@ from store_service.model import limits
 from store_service.model.leases import Finished, LeasedTask
 from store_service.model.limits import check_name, check_page, check_range
 from store_service.model.refusals import Refusal
+from store_service.operations.budgets import Budgets
 from store_service.operations.leases import Leases
 from store_service.operations.waits import Waits
+from store_service.rpc import budgets as budget_messages
 from store_service.rpc import reading, writing
 from store_service.rpc.calls import run_each
 from store_service.rpc.status import to_status
@@ -22,9 +24,10 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
     """See `leases.proto`."""
 
-    def __init__(self, leases: Leases, waits: Waits) -> None:
+    def __init__(self, leases: Leases, waits: Waits, budgets: Budgets) -> None:
         self._leases = leases
         self._waits = waits
+        self._budgets = budgets
 
     async def LeaseTasks(self, request: leases_pb2.LeaseTasksRequest, context: Context) -> leases_pb2.LeaseTasksResponse:
         return leases_pb2.LeaseTasksResponse(tasks=_leased(await self._leases.lease_tasks(reading.read_claim(request))))
@@ -122,6 +125,14 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
 
     async def SuspendTask(self, request: leases_pb2.SuspendTaskRequest, context: Context) -> leases_pb2.SuspendTaskResponse:
         return leases_pb2.SuspendTaskResponse(keys=await self._waits.suspend_task(reading.read_suspend(request)))
+
+    async def ReserveBudget(
+        self, request: leases_pb2.ReserveBudgetRequest, context: Context
+    ) -> leases_pb2.ReserveBudgetResponse:
+        return budget_messages.to_reserved(await self._budgets.reserve_budget(budget_messages.read_reserve(request)))
+
+    async def SettleBudget(self, request: leases_pb2.SettleBudgetRequest, context: Context) -> leases_pb2.SettleBudgetResponse:
+        return budget_messages.to_settled(await self._budgets.settle_budget(budget_messages.read_settle(request)))
 
     async def WatchLeases(
         self, request: leases_pb2.WatchLeasesRequest, context: Context

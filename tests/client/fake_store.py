@@ -225,6 +225,7 @@ class FakeStore(leases_pb2_grpc.LeaseServiceServicer):
         raise NotImplementedError
 
     CompleteTasks = CompleteAndLeaseTasks = FailTasks = AppendCheckpoints
+    ReserveBudget = SettleBudget = AppendCheckpoints
 
     def _notify(self) -> None:
         with self.changed:

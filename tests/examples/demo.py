@@ -8,13 +8,12 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 from taskstore.v1 import tasks_pb2
 
+from mcp_bridge.client import TaskClient, TaskHandle, TaskSnapshot
 from store_service.client import TaskStore
 from store_service.embedded import EmbeddedPostgresError
-from tests.examples.mcp_wire import McpClient
 from tests.pair import ROOT, Pair, PairError, Process
 
 EXAMPLE = Path(__file__).parent / "durable_report"
@@ -39,29 +38,29 @@ class Demo:
         """The whole story."""
         workers = {name: pair.start_worker(name, WORKER) for name in ("worker-a", "worker-b")}
         self.say(f"store at {pair.store_address}, bridge at {pair.url}, workers {' and '.join(workers)}")
-        async with McpClient(pair.url) as client, TaskStore.connect(pair.store_address) as operator:
-            tools = (await client.call("tools/list"))["tools"]
-            self.say(f"tools/list   {', '.join(tool['name'] for tool in tools)}")
-            task = await client.call("tools/call", "durable_report", name="durable_report", arguments={"group_by": "species"})
-            task_id = task["taskId"]
-            self.say(f"tools/call   durable_report -> task {task_id}, {task['status']}")
-            task = await self._follow(client, operator, task_id, workers)
+        async with TaskClient(pair.url) as client, TaskStore.connect(pair.store_address) as operator:
+            self.say(f"tools/list   {', '.join(tool.name for tool in await client.list_tools())}")
+            handle = await client.call_tool_outcome("durable_report", {"group_by": "species"})
+            if not isinstance(handle, TaskHandle):
+                raise PairError("the call did not become a task")
+            self.say(f"tools/call   durable_report -> task {handle.task_id}, working")
+            task = await self._follow(client, operator, handle, workers)
             await self._tell_result(operator, task)
 
     async def _follow(
-        self, client: McpClient, operator: TaskStore, task_id: str, workers: dict[str, Process]
-    ) -> dict[str, Any]:
+        self, client: TaskClient, operator: TaskStore, handle: TaskHandle, workers: dict[str, Process]
+    ) -> TaskSnapshot:
         seen, killed, token = "", False, 0
         async with asyncio.timeout(PATIENCE_SECONDS):
             while True:
-                task = await client.call("tasks/get", task_id, taskId=task_id)
-                status = f"{task['status']}: {task.get('statusMessage', '')}".rstrip(": ")
+                task = await client.get_task(handle)
+                status = f"{task.status}: {task.status_message or ''}".rstrip(": ")
                 if status != seen:
                     seen = status
                     self.say(f"tasks/get    {status}")
-                if task["status"] != "working":
+                if task.is_terminal:
                     return task
-                behind = await operator.get_task(tasks_pb2.GetTaskRequest(tenant_id="dev", task_id=task_id))
+                behind = await operator.get_task(tasks_pb2.GetTaskRequest(tenant_id="dev", task_id=handle.task_id))
                 if behind.token != token and behind.worker_id:
                     token = behind.token
                     done = f", {behind.checkpoints} steps are done already" if behind.checkpoints else ""
@@ -70,12 +69,12 @@ class Demo:
                     killed = True
                     workers[behind.worker_id].send(signal.SIGKILL)
                     self.say(f"             SIGKILL to {behind.worker_id}, in the middle of its work", style=RED + BOLD)
-                await asyncio.sleep(task["pollIntervalMs"] / 1000)
+                await asyncio.sleep((task.poll_interval_ms or 500) / 1000)
 
-    async def _tell_result(self, operator: TaskStore, task: dict[str, Any]) -> None:
-        task_id, result = task["taskId"], task["result"]
-        if task["status"] != "completed" or result.get("isError"):
-            raise PairError(f"the report did not end well: {json.dumps(task)[:500]}")
+    async def _tell_result(self, operator: TaskStore, task: TaskSnapshot) -> None:
+        task_id, result = task.task_id, task.result
+        if result is None or result.is_error:
+            raise PairError(f"the report did not end well: {str(task)[:500]}")
         history = await operator.list_task_history(tasks_pb2.ListTaskHistoryRequest(tenant_id="dev", task_id=task_id))
         steps = await operator.list_checkpoints(tasks_pb2.ListCheckpointsRequest(tenant_id="dev", task_id=task_id))
         print(f"\n{BOLD}What happened{PLAIN} (the store's history of the task)")
@@ -90,9 +89,9 @@ class Demo:
         if sorted(tokens) != tokens or set(tokens) != {1, 2} or history.lines[-1].event != tasks_pb2.HISTORY_EVENT_COMPLETED:
             raise PairError("the takeover did not go as it should; see the history above")
         print(f"\n{BOLD}The report{PLAIN}\n")
-        print(result["content"][0]["text"])
+        print(result.text)
         print(f"\n{BOLD}Its structured content{PLAIN}\n")
-        print(json.dumps(result["structuredContent"])[:300] + " ...")
+        print(json.dumps(result.structured_content)[:300] + " ...")
 
 
 def main() -> int:

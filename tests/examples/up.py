@@ -8,8 +8,8 @@ import sys
 import threading
 from pathlib import Path
 
+from mcp_bridge.client.transport import write_request
 from store_service.embedded import EmbeddedPostgresError
-from tests.examples.mcp_wire import request
 from tests.pair import ROOT, Pair, PairError
 
 EXAMPLE = Path(__file__).parent / "durable_report"
@@ -37,7 +37,9 @@ def main() -> int:
 
 def _how_to_use(pair: Pair, folder: Path) -> str:
     params = {"name": "durable_report", "arguments": {"group_by": "island", "seconds_per_step": 0.5}}
-    headers, body = request("tools/call", "durable_report", 1, params, capabilities={})
+    headers, body = write_request(
+        "tools/call", params, request_id=1, capabilities={}, client_info={"name": "curl", "version": "1"}
+    )
     curl = " ".join(["curl -s", pair.url, *(f"-H {shlex.quote(f'{key}: {value}')}" for key, value in headers.items())])
     config = {"mcpServers": {"tenure": {"type": "http", "url": pair.url}}}
     return f"""
@@ -50,6 +52,10 @@ logs       {folder}
 Call the tool:
 
   {curl} -d {shlex.quote(json.dumps(body))}
+
+or by this repository's own client, which waits for the task:
+
+  .venv/bin/tenure call durable_report --arg group_by=island --url {pair.url}
 
 For your client's configuration:
 

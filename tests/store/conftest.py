@@ -12,9 +12,10 @@ from tests.conftest import Stubs, open_stubs
 
 @pytest.fixture
 async def store(store: Stubs, database: asyncpg.Connection) -> AsyncIterator[Stubs]:
-    """The store, whose counters, lanes and clocks agree with its rows when the test has ended."""
+    """The store, whose counters, lanes, clocks and ledgers agree with its rows when the test has ended."""
     yield store
     assert await database.fetch("SELECT * FROM tenure.audit") == []
+    assert await database.fetch("SELECT * FROM tenure.budget_audit") == []
 
 
 @pytest.fixture

@@ -45,6 +45,8 @@ FENCED: Final[Mapping[str, Call]] = {
     "ReleaseTask": lambda store, held: store.leases.ReleaseTask(release(held, delay_ms=77)),
     "ConfirmCancel": lambda store, held: store.leases.ConfirmCancel(leases_pb2.ConfirmCancelRequest(lease=held)),
     "SuspendTask": lambda store, held: store.leases.SuspendTask(suspend(held, signal="late")),
+    "ReserveBudget": lambda store, held: store.leases.ReserveBudget(leases_pb2.ReserveBudgetRequest(lease=held)),
+    "SettleBudget": lambda store, held: store.leases.SettleBudget(leases_pb2.SettleBudgetRequest(lease=held)),
 }
 BATCHES: Final[Mapping[str, Call]] = {
     "HeartbeatTasks": lambda store, held: store.leases.HeartbeatTasks(

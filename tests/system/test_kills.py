@@ -8,8 +8,8 @@ from typing import Any
 
 from taskstore.v1 import tasks_pb2, types_pb2
 
+from mcp_bridge.client import Policy, TaskClient, TaskHandle, ToolResult
 from store_service.client import TaskStore
-from tests.examples.mcp_wire import McpClient
 from tests.pair import Pair, Process
 from tests.system.conftest import REPORT_WORKER
 
@@ -17,15 +17,10 @@ PATIENCE_SECONDS = 60
 
 
 async def call_report(url: str, *, seconds_per_step: float) -> str:
-    async with McpClient(url) as client:
-        arguments = {"seconds_per_step": seconds_per_step}
-        task = await client.call("tools/call", "durable_report", name="durable_report", arguments=arguments)
-        return str(task["taskId"])
-
-
-async def get(url: str, task_id: str) -> dict[str, Any]:
-    async with McpClient(url) as client:
-        return await client.call("tasks/get", task_id, taskId=task_id)
+    async with TaskClient(url) as client:
+        handle = await client.call_tool_outcome("durable_report", {"seconds_per_step": seconds_per_step})
+        assert isinstance(handle, TaskHandle)
+        return handle.task_id
 
 
 async def until(look: Callable[[], Awaitable[Any]], *, pause_seconds: float = 0.1) -> Any:
@@ -36,13 +31,9 @@ async def until(look: Callable[[], Awaitable[Any]], *, pause_seconds: float = 0.
         return seen
 
 
-async def ended(url: str, task_id: str) -> dict[str, Any]:
-    async def look() -> dict[str, Any] | None:
-        task = await get(url, task_id)
-        return task if task["status"] != "working" else None
-
-    task: dict[str, Any] = await until(look, pause_seconds=0.6)
-    return task
+async def ended(url: str, task_id: str) -> ToolResult:
+    async with TaskClient(url, policy=Policy(deadline_seconds=PATIENCE_SECONDS)) as client:
+        return await client.wait_task(TaskHandle(task_id, url, "durable_report"))
 
 
 def behind(
@@ -66,9 +57,8 @@ async def test_a_handle_given_by_a_killed_bridge_is_good_at_the_next_one(report_
     task_id = await call_report(report_pair.url, seconds_per_step=0.1)
     report_pair.bridge.kill()
     await asyncio.to_thread(report_pair.start_bridge)
-    task = await ended(report_pair.url, task_id)
-    assert task["status"] == "completed"
-    assert task["result"]["structuredContent"]["overview"]["rows"] == 344
+    result = await ended(report_pair.url, task_id)
+    assert result.structured_content["overview"]["rows"] == 344
 
 
 async def test_nothing_acknowledged_is_lost_when_the_store_is_killed(report_pair: Pair) -> None:
@@ -79,7 +69,7 @@ async def test_nothing_acknowledged_is_lost_when_the_store_is_killed(report_pair
     report_pair.store.kill()
     await asyncio.to_thread(report_pair.start_store)
     for task_id in task_ids:
-        assert (await ended(report_pair.url, task_id))["status"] == "completed"
+        assert not (await ended(report_pair.url, task_id)).is_error
 
 
 async def test_a_worker_that_was_stopped_past_its_lease_changes_nothing_when_it_goes_on(report_pair: Pair) -> None:
@@ -122,7 +112,7 @@ async def test_a_killed_worker_is_taken_over_from_the_last_checkpoint(report_pai
         return task.worker_id if task.checkpoints >= 3 else None
 
     workers[await until(in_the_middle)].kill()
-    assert (await ended(report_pair.url, task_id))["status"] == "completed"
+    assert not (await ended(report_pair.url, task_id)).is_error
     done = await steps(report_pair, task_id)
     assert [token for _, token in done][:3] == [1, 1, 1]
     assert done[-1][1] == 2

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from mcp_bridge.client import TaskClient
 from store_service.embedded import EmbeddedPostgres
-from tests.examples.mcp_wire import McpClient
 from tests.pair import ROOT, Process, free_ports
 
 README = (ROOT / "README.md").read_text()
@@ -42,7 +42,11 @@ def test_every_link_leads_somewhere() -> None:
 
 def test_the_module_commands_are_the_console_scripts() -> None:
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-    assert scripts == {"tenure-store": "store_service.__main__:main", "tenure-bridge": "mcp_bridge.__main__:main"}
+    assert scripts == {
+        "tenure": "mcp_bridge.client.command:main",
+        "tenure-store": "store_service.__main__:main",
+        "tenure-bridge": "mcp_bridge.__main__:main",
+    }
 
 
 async def test_store_bridge_and_worker_run_apart_as_written(postgres: EmbeddedPostgres, tmp_path: Path) -> None:
@@ -81,9 +85,8 @@ async def test_store_bridge_and_worker_run_apart_as_written(postgres: EmbeddedPo
         running.append(start(serve_bridge, bridge_environment))
         running[1].wait_ready(bridge_admin)
         running.append(start(work, base))
-        async with McpClient(f"http://127.0.0.1:{bridge_port}/mcp", tasks=False) as client:
-            called = await client.call("tools/call", "greet_all", name="greet_all", arguments={"names": ["Ann", "Bo"]})
-        assert called["content"] == [{"type": "text", "text": "Hello, Ann!\nHello, Bo!"}]
+        async with TaskClient(f"http://127.0.0.1:{bridge_port}/mcp", capabilities={}) as client:
+            assert (await client.call_tool("greet_all", {"names": ["Ann", "Bo"]})).text == "Hello, Ann!\nHello, Bo!"
     finally:
         codes = [process.stop() for process in reversed(running)]
     assert codes == [0, 0, 0]

@@ -34,6 +34,7 @@ CREATE TABLE tenure.tenant (
   max_creates_per_second int NOT NULL DEFAULT 0 CHECK (max_creates_per_second >= 0),   -- 0 = as many as come
   creates_left    double precision NOT NULL DEFAULT 0,                  -- of one second's worth, as it was at creates_at
   creates_at      timestamptz NOT NULL DEFAULT '1970-01-01 00:00:00+00',
+  budgeted        boolean NOT NULL DEFAULT false,                       -- it has a budget, or had one
   retention_ms    bigint NOT NULL DEFAULT 86400000 CHECK (retention_ms >= 86400000),
   CHECK (max_leased BETWEEN 1 AND max_outstanding)
 ) WITH (fillfactor = 40, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
@@ -114,6 +115,7 @@ CREATE TABLE tenure.task_state (
   handle_ends_at      timestamptz,                   -- one ttl after its end
   finish_token        bigint,                        -- replay memory of the last finish, until the next claim
   finish_digest       bytea,
+  recovery_ms         bigint,                        -- it holds a reservation, forfeited so long after its lease ran out
   PRIMARY KEY (tenant_id, task_id),
   CHECK (state IN ('QUEUED', 'LEASED', 'WAITING', 'COMPLETED', 'FAILED', 'CANCELLED')),
   CHECK ((state = 'LEASED') = (worker_id IS NOT NULL)),
@@ -121,7 +123,7 @@ CREATE TABLE tenure.task_state (
   CHECK ((state IN ('COMPLETED', 'FAILED', 'CANCELLED')) = (ended_at IS NOT NULL)),
   CHECK ((ended_at IS NULL) = (handle_ends_at IS NULL)),
   CHECK (NOT ready OR state = 'QUEUED'),
-  CHECK (ended_at IS NULL OR check_at IS NULL)
+  CHECK (ended_at IS NULL OR (check_at IS NULL AND recovery_ms IS NULL))
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.01);
 CREATE INDEX task_ready ON tenure.task_state (tenant_id, workflow, version, priority DESC, ready_at, task_id) WHERE ready;
 CREATE INDEX task_due ON tenure.task_state (check_at) WHERE check_at IS NOT NULL;

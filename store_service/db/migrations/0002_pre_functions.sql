@@ -346,7 +346,7 @@ END $$;
 
 -- Ends leases. The disposition is COMPLETED, FAILED, CANCELLED, RELEASED; FAILED with a retry policy that is not spent
 -- becomes RETRIED. Work that would go back to the queue though its end was wished for is CANCELLED instead. The same finish
--- by the same lease is answered again; any other is LEASE_LOST.
+-- by the same lease is answered again; any other is LEASE_LOST. BUDGET_RESERVED while the task holds a reservation.
 CREATE FUNCTION tenure.finish_tasks(
   p_tenant text[], p_task uuid[], p_worker text[], p_token bigint[], p_epoch bigint[], p_disposition text[], p_digest bytea[],
   p_media text[], p_data bytea[], p_code int[], p_message text[], p_delay_ms bigint[], p_max_attempts int[],
@@ -367,7 +367,7 @@ BEGIN
                 ELSE p_disposition[u.o] END AS event
     FROM unnest(p_tenant, p_task, p_worker, p_token, p_epoch) WITH ORDINALITY u(t, id, w, k, e, o)
     JOIN task_state s ON s.tenant_id = u.t AND s.task_id = u.id AND s.worker_id = u.w AND s.token = u.k AND u.e = v_epoch
-      AND s.expires_at > v_now
+      AND s.expires_at > v_now AND s.recovery_ms IS NULL
   ), decided AS MATERIALIZED (
     SELECT h.o, h.t, h.id, h.w, h.k, e.event, e.event IN ('RETRIED', 'RELEASED') AS back, CASE e.event
         WHEN 'RETRIED' THEN random() * least(p_max_ms[h.o], p_initial_ms[h.o] * power(2, least(h.retries, 40)))
@@ -403,6 +403,8 @@ BEGIN
   RETURN QUERY
   SELECT u.o,
          CASE WHEN u.o = ANY (v_done) OR (s.finish_token = u.k AND s.finish_digest = u.digest AND u.e = v_epoch) THEN 'OK'
+              WHEN s.recovery_ms IS NOT NULL AND s.worker_id = p_worker[u.o] AND s.token = u.k AND u.e = v_epoch
+                AND s.expires_at > v_now THEN 'BUDGET_RESERVED'
               ELSE 'LEASE_LOST' END,
          CASE WHEN s.state = 'QUEUED' AND s.finish_token = u.k THEN s.ready_at END, v_opened
   FROM unnest(p_tenant, p_task, p_token, p_epoch, p_digest) WITH ORDINALITY u(t, id, k, e, digest, o)
@@ -416,14 +418,14 @@ CREATE FUNCTION tenure.cancel_tasks(
 ) RETURNS TABLE (ordinal bigint, outcome text, worker_id text, opened text[])
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
-DECLARE v_now timestamptz; v_outcome text[]; v_worker text[]; v_deltas delta[]; v_opened text[];
+DECLARE v_now timestamptz; v_outcome text[]; v_worker text[]; v_deltas delta[]; v_opened text[]; v_held bigint[];
 BEGIN
   PERFORM 1 FROM tenant WHERE tenant_id = ANY (p_tenant) ORDER BY tenant_id FOR NO KEY UPDATE;
   PERFORM 1 FROM unnest(p_tenant, p_task) u(t, id) JOIN task_state s ON s.tenant_id = u.t AND s.task_id = u.id
     ORDER BY s.tenant_id, s.task_id FOR NO KEY UPDATE OF s;
   v_now := task_now();
   WITH item AS MATERIALIZED (
-    SELECT u.o, u.t, u.id, s.state, s.ready, s.worker_id, s.token, s.cancel_requested_at, CASE
+    SELECT u.o, u.t, u.id, s.state, s.ready, s.worker_id, s.token, s.cancel_requested_at, s.recovery_ms, CASE
         WHEN s.task_id IS NULL OR t.task_id IS NULL THEN 'NOT_FOUND'
         WHEN s.state <> ALL (p_live) THEN 'ALREADY_TERMINAL'
         WHEN s.state = 'LEASED' AND s.expires_at > v_now AND NOT p_force[u.o] THEN 'REQUESTED'
@@ -440,7 +442,7 @@ BEGIN
     RETURNING s.tenant_id, s.task_id, s.lines - 1 AS line
   ), ended AS (
     UPDATE task_state s SET state = 'CANCELLED', ready = false, check_at = NULL, worker_id = NULL, expires_at = NULL,
-      cancel_requested_at = coalesce(s.cancel_requested_at, v_now),
+      recovery_ms = NULL, cancel_requested_at = coalesce(s.cancel_requested_at, v_now),
       lines = s.lines + 1, change = s.change + 1, changed_at = greatest(s.changed_at, v_now),
       ended_at = greatest(s.changed_at, v_now), handle_ends_at = greatest(s.changed_at, v_now) + s.ttl_ms * interval '1 ms'
     FROM item i WHERE i.outcome = 'CANCELLED' AND s.tenant_id = i.t AND s.task_id = i.id
@@ -456,8 +458,12 @@ BEGIN
     SELECT array_agg((e.tenant_id, e.workflow, e.version, -1, -(e.was = 'LEASED')::int, -e.was_ready::int)::delta) AS deltas
     FROM ended e
   )
-  SELECT array_agg(i.outcome ORDER BY i.o), array_agg(i.worker_id ORDER BY i.o), (SELECT c.deltas FROM counted c)
-  INTO v_outcome, v_worker, v_deltas FROM item i;
+  SELECT array_agg(i.outcome ORDER BY i.o), array_agg(i.worker_id ORDER BY i.o), (SELECT c.deltas FROM counted c),
+         array_agg(i.o) FILTER (WHERE i.outcome = 'CANCELLED' AND i.recovery_ms IS NOT NULL)
+  INTO v_outcome, v_worker, v_deltas, v_held FROM item i;
+  IF v_held IS NOT NULL THEN
+    PERFORM forfeit_reservation(p_tenant[h.o], p_task[h.o], v_now, 'CANCELLED') FROM unnest(v_held) h(o);
+  END IF;
   PERFORM close_waits(p_tenant, p_task);
   v_opened := apply_deltas(v_deltas);
   RETURN QUERY SELECT u.o, u.outcome, u.w, v_opened FROM unnest(v_outcome, v_worker) WITH ORDINALITY u(outcome, w, o);
@@ -489,7 +495,7 @@ BEGIN
 END $$;
 
 -- Brings along what has fallen due: leases that ran out, rests that are over, deadlines, cancels past their grace, tasks
--- that nobody waits for. Any claim may call it and a chore does; it is the only way by which time changes a task, and it
+-- that nobody waits for, reservations that nobody took over. Any claim may call it and a chore does; it is the only way by which time changes a task, and it
 -- looks at each row under its lock, never at an earlier snapshot. Returns what it looked at.
 --
 -- A lease that ran out counts as a crash if its worker had been heard of; otherwise the answer to the claim may have been
@@ -499,7 +505,8 @@ RETURNS TABLE (tenant_id text, task_id uuid, event text, worker_id text, opened 
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE v_now timestamptz := task_now(); v_tenants text[]; v_deltas delta[]; v_opened text[];
-  v_tenant text[]; v_task uuid[]; v_event text[]; v_worker text[]; v_due text[]; v_after timestamptz := '-infinity';
+  v_tenant text[]; v_task uuid[]; v_event text[]; v_worker text[]; v_forfeit text[]; v_due text[];
+  v_after timestamptz := '-infinity';
 BEGIN
   LOOP
     SELECT array_agg(DISTINCT d.tenant_id), max(d.check_at) INTO v_due, v_after FROM (
@@ -520,7 +527,7 @@ BEGIN
                         AND (d.lived OR d.attempts > greatest(p_max_crashes, 10)))::int AS crashed,
            w.until AS wait_until, w.kind AS wait_kind
     FROM due d LEFT JOIN wait w ON d.state = 'WAITING' AND w.tenant_id = d.tenant_id AND w.task_id = d.task_id
-  ), decided AS MATERIALIZED (
+  ), ruled AS (
     SELECT j.*, CASE
         WHEN j.cancel_at <= v_now OR (j.dead AND j.cancel_requested_at IS NOT NULL) THEN 'CANCELLED'
         WHEN j.deadline_at <= v_now THEN 'FAILED'
@@ -532,6 +539,12 @@ BEGIN
         WHEN j.wait_until <= v_now THEN 'WOKEN'
         ELSE 'NOTHING' END AS event
     FROM judged j
+  ), decided AS MATERIALIZED (
+    SELECT j.*, CASE WHEN j.recovery_ms IS NULL THEN NULL
+        WHEN j.event IN ('CANCELLED', 'FAILED') THEN j.event
+        WHEN coalesce(j.expires_at, j.ready_at) + j.recovery_ms * interval '1 ms' <= v_now THEN 'RECOVERY_EXPIRED'
+        END AS forfeit
+    FROM ruled j
   ), moved AS (
     UPDATE task_state s SET
       state = CASE WHEN d.event IN ('CANCELLED', 'FAILED') THEN d.event
@@ -540,13 +553,15 @@ BEGIN
       ready_at = CASE d.event WHEN 'LEASE_EXPIRED' THEN s.expires_at WHEN 'WOKEN' THEN d.wait_until ELSE s.ready_at END,
       worker_id = CASE WHEN d.event NOT IN ('CANCELLED', 'FAILED', 'LEASE_EXPIRED') THEN s.worker_id END,
       expires_at = CASE WHEN d.event NOT IN ('CANCELLED', 'FAILED', 'LEASE_EXPIRED') THEN s.expires_at END,
-      crashes = d.crashed,
+      crashes = d.crashed, recovery_ms = CASE WHEN d.forfeit IS NULL THEN s.recovery_ms END,
       cancel_requested_at = CASE WHEN d.event = 'CANCEL_REQUESTED' THEN v_now ELSE s.cancel_requested_at END,
       cancel_at = CASE WHEN d.event = 'CANCEL_REQUESTED' THEN v_now + p_grace_ms * interval '1 ms' ELSE s.cancel_at END,
       abandon_at = CASE WHEN d.abandon_at > v_now THEN s.abandon_at END,
       check_at = CASE WHEN d.event NOT IN ('CANCELLED', 'FAILED') THEN least(
           CASE WHEN d.event = 'NOTHING' AND s.state = 'QUEUED' AND NOT s.ready THEN s.ready_at END,
           CASE WHEN d.event = 'NOTHING' THEN d.wait_until END,
+          CASE WHEN d.forfeit IS NULL AND (s.state = 'QUEUED' OR d.event = 'LEASE_EXPIRED')
+               THEN coalesce(s.expires_at, s.ready_at) + s.recovery_ms * interval '1 ms' END,
           CASE WHEN d.event <> 'LEASE_EXPIRED' THEN s.expires_at END,
           s.deadline_at,
           CASE WHEN d.event = 'CANCEL_REQUESTED' THEN v_now + p_grace_ms * interval '1 ms' ELSE s.cancel_at END,
@@ -559,7 +574,7 @@ BEGIN
       changed_at = CASE WHEN d.event IN ('READY', 'NOTHING') THEN s.changed_at ELSE greatest(s.changed_at, v_now) END
     FROM decided d WHERE s.tenant_id = d.tenant_id AND s.task_id = d.task_id
     RETURNING s.tenant_id, s.task_id, s.workflow, s.version, d.event, d.state AS was, d.ready AS was_ready, s.state, s.ready,
-              d.worker_id, d.token, s.lines - 1 AS line, d.deadline_at <= v_now AS late,
+              d.worker_id, d.token, d.forfeit, s.lines - 1 AS line, d.deadline_at <= v_now AS late,
               CASE WHEN d.wait_kind = 'SIGNAL' THEN 'TIMEOUT' ELSE d.wait_kind END AS wake
   ), woken AS (
     UPDATE wait w SET wake = m.wake
@@ -583,8 +598,13 @@ BEGIN
   )
   SELECT array_agg((m.tenant_id, m.workflow, m.version, CASE WHEN m.event IN ('CANCELLED', 'FAILED') THEN -1 ELSE 0 END,
                     (m.state = 'LEASED')::int - (m.was = 'LEASED')::int, m.ready::int - m.was_ready::int)::delta),
-         array_agg(m.tenant_id), array_agg(m.task_id), array_agg(m.event), array_agg(m.worker_id)
-  INTO v_deltas, v_tenant, v_task, v_event, v_worker FROM moved m;
+         array_agg(m.tenant_id), array_agg(m.task_id), array_agg(m.event), array_agg(m.worker_id),
+         CASE WHEN count(m.forfeit) > 0 THEN array_agg(m.forfeit) END
+  INTO v_deltas, v_tenant, v_task, v_event, v_worker, v_forfeit FROM moved m;
+  IF v_forfeit IS NOT NULL THEN
+    PERFORM forfeit_reservation(u.t, u.id, v_now, u.cause) FROM unnest(v_tenant, v_task, v_forfeit) u(t, id, cause)
+      WHERE u.cause IS NOT NULL;
+  END IF;
   PERFORM close_waits(v_tenant, v_task);
   v_opened := apply_deltas(v_deltas);
   RETURN QUERY SELECT u.t, u.id, u.event, u.w, v_opened FROM unnest(v_tenant, v_task, v_event, v_worker) u(t, id, event, w);
@@ -615,9 +635,9 @@ END $$;
 CREATE FUNCTION tenure.remove_tasks(p_tenant text, p_limit int)
 RETURNS SETOF tenure.tombstone LANGUAGE plpgsql AS $$
 #variable_conflict use_column
-DECLARE v_now timestamptz; v_last bigint; v_retention interval; v_task uuid[];
+DECLARE v_now timestamptz; v_last bigint; v_retention interval; v_task uuid[]; v_budgeted boolean;
 BEGIN
-  SELECT t.tombstones, t.retention_ms * interval '1 ms' INTO v_last, v_retention
+  SELECT t.tombstones, t.retention_ms * interval '1 ms', t.budgeted INTO v_last, v_retention, v_budgeted
   FROM tenant t WHERE t.tenant_id = p_tenant FOR NO KEY UPDATE;
   IF v_last IS NULL THEN RETURN; END IF;
   v_now := task_now();
@@ -643,6 +663,9 @@ BEGIN
   DELETE FROM outcome WHERE tenant_id = p_tenant AND task_id = ANY (v_task);
   DELETE FROM progress WHERE tenant_id = p_tenant AND task_id = ANY (v_task);
   DELETE FROM history WHERE tenant_id = p_tenant AND task_id = ANY (v_task);
+  IF v_budgeted THEN
+    DELETE FROM reservation WHERE tenant_id = p_tenant AND task_id = ANY (v_task);
+  END IF;
   DELETE FROM task_state WHERE tenant_id = p_tenant AND task_id = ANY (v_task);
   DELETE FROM task WHERE tenant_id = p_tenant AND task_id = ANY (v_task);
   RETURN QUERY SELECT x.* FROM tombstone x WHERE x.tenant_id = p_tenant AND x.cursor > v_last ORDER BY x.cursor;

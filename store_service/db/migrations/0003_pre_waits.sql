@@ -81,7 +81,7 @@ LEFT JOIN LATERAL (
 ) q ON true
 WHERE w.wake IS NOT NULL;
 
--- Suspends leased tasks: OK, LEASE_LOST or INPUT_LIMIT. A wait that is over already, since its signal or its answers came
+-- Suspends leased tasks: OK, LEASE_LOST, BUDGET_RESERVED or INPUT_LIMIT. A wait that is over already, since its signal or its answers came
 -- first, sends the task straight back to the queue; a wished end ends it instead. Questions come flat: `p_q_item` says which
 -- item each belongs to. The same suspension by the same lease is answered again.
 CREATE FUNCTION tenure.suspend_tasks(
@@ -91,7 +91,8 @@ CREATE FUNCTION tenure.suspend_tasks(
 ) RETURNS TABLE (ordinal bigint, outcome text, keys text[], opened text[])
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
-DECLARE v_now timestamptz; v_epoch bigint; v_item bigint[]; v_refused bigint[]; v_deltas delta[]; v_opened text[];
+DECLARE v_now timestamptz; v_epoch bigint; v_item bigint[]; v_refused bigint[]; v_reserved bigint[]; v_deltas delta[];
+  v_opened text[];
 BEGIN
   PERFORM 1 FROM tenant WHERE tenant_id = ANY (p_tenant) ORDER BY tenant_id FOR NO KEY UPDATE;
   PERFORM 1 FROM unnest(p_tenant, p_task) u(t, id) JOIN task_state s ON s.tenant_id = u.t AND s.task_id = u.id
@@ -99,9 +100,11 @@ BEGIN
   v_now := task_now();
   SELECT e.epoch INTO v_epoch FROM epoch e;
 
-  -- Who may, and who would ask too much.
-  SELECT array_agg(h.o) FILTER (WHERE NOT h.too_much), array_agg(h.o) FILTER (WHERE h.too_much) INTO v_item, v_refused FROM (
-    SELECT u.o, (SELECT count(*) FROM input_request r WHERE r.tenant_id = u.t AND r.task_id = u.id)
+  -- Who may, who has to settle first, and who would ask too much.
+  SELECT array_agg(h.o) FILTER (WHERE NOT h.reserved AND NOT h.too_much), array_agg(h.o) FILTER (WHERE h.reserved),
+         array_agg(h.o) FILTER (WHERE NOT h.reserved AND h.too_much)
+  INTO v_item, v_reserved, v_refused FROM (
+    SELECT u.o, s.recovery_ms IS NOT NULL AS reserved, (SELECT count(*) FROM input_request r WHERE r.tenant_id = u.t AND r.task_id = u.id)
                 + (SELECT count(*) FROM unnest(p_q_item) q WHERE q = u.o) > p_max_inputs AS too_much
     FROM unnest(p_tenant, p_task, p_worker, p_token, p_epoch) WITH ORDINALITY u(t, id, w, k, e, o)
     JOIN task_state s ON s.tenant_id = u.t AND s.task_id = u.id AND s.worker_id = u.w AND s.token = u.k AND u.e = v_epoch
@@ -174,7 +177,7 @@ BEGIN
   v_opened := apply_deltas(v_deltas);
   RETURN QUERY
   SELECT u.o,
-         CASE WHEN u.o = ANY (v_refused) THEN 'INPUT_LIMIT'
+         CASE WHEN u.o = ANY (v_reserved) THEN 'BUDGET_RESERVED' WHEN u.o = ANY (v_refused) THEN 'INPUT_LIMIT'
               WHEN u.o = ANY (v_item) OR (s.finish_token = u.k AND s.finish_digest = u.digest AND u.e = v_epoch) THEN 'OK'
               ELSE 'LEASE_LOST' END,
          (SELECT coalesce(array_agg(r.key ORDER BY r.number), '{}') FROM input_request r
@@ -379,7 +382,8 @@ CROSS JOIN LATERAL (
          count(*) FILTER (WHERE s.ready) AS ready,
          count(*) FILTER (WHERE coalesce(s.check_at, 'infinity') > least(
            s.expires_at, s.deadline_at, s.abandon_at, s.cancel_at, w.until,
-           CASE WHEN s.state = 'QUEUED' AND NOT s.ready THEN s.ready_at END) AND s.ended_at IS NULL) AS forgotten,
+           CASE WHEN s.state = 'QUEUED' AND NOT s.ready THEN s.ready_at END,
+           CASE WHEN s.state = 'QUEUED' THEN s.ready_at + s.recovery_ms * interval '1 ms' END) AND s.ended_at IS NULL) AS forgotten,
          count(*) FILTER (WHERE s.state = 'WAITING' AND w.task_id IS NULL) AS stuck
   FROM tenure.task_state s
   LEFT JOIN tenure.wait w ON s.state = 'WAITING' AND w.tenant_id = s.tenant_id AND w.task_id = s.task_id AND w.wake IS NULL

@@ -80,6 +80,25 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """RESOURCE_EXHAUSTED. The tenant creates more tasks in a second than its policy allows. Try again later."""
     ERROR_REASON_INPUT_TOO_LARGE: _ErrorReason.ValueType  # 21
     """INVALID_ARGUMENT. The input is larger than the tenant's policy allows."""
+    ERROR_REASON_BUDGET_NOT_CONFIGURED: _ErrorReason.ValueType  # 22
+    """FAILED_PRECONDITION. The tenant has no budget. A worker runs the task without a reservation."""
+    ERROR_REASON_BUDGET_DENIED: _ErrorReason.ValueType  # 23
+    """RESOURCE_EXHAUSTED. What the task may use does not fit into what is left of the tenant's budget. Release the task
+    without running it, with a delay.
+    """
+    ERROR_REASON_BUDGET_EXCEEDED: _ErrorReason.ValueType  # 24
+    """FAILED_PRECONDITION. The task has used more than it reserved. All that it reserved was charged and it holds nothing any
+    more. Fail the task for good; trying it again does not help.
+    """
+    ERROR_REASON_BUDGET_CONFLICT: _ErrorReason.ValueType  # 25
+    """FAILED_PRECONDITION. The numbers do not go with what the store knows: the use so far is above the limits or below what
+    it was, the limits are not those of the reservation that the task holds, or it holds none to settle. Fail the task for
+    good; trying it again does not help.
+    """
+    ERROR_REASON_BUDGET_RESERVED: _ErrorReason.ValueType  # 26
+    """FAILED_PRECONDITION. Something is reserved. A worker settles its task's reservation before it ends its lease; an
+    operator changes a budget when no task holds a reservation.
+    """
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why a call, or an item of a batch, was refused, and what its caller does next."""
@@ -136,4 +155,23 @@ ERROR_REASON_CREATE_RATE: ErrorReason.ValueType  # 20
 """RESOURCE_EXHAUSTED. The tenant creates more tasks in a second than its policy allows. Try again later."""
 ERROR_REASON_INPUT_TOO_LARGE: ErrorReason.ValueType  # 21
 """INVALID_ARGUMENT. The input is larger than the tenant's policy allows."""
+ERROR_REASON_BUDGET_NOT_CONFIGURED: ErrorReason.ValueType  # 22
+"""FAILED_PRECONDITION. The tenant has no budget. A worker runs the task without a reservation."""
+ERROR_REASON_BUDGET_DENIED: ErrorReason.ValueType  # 23
+"""RESOURCE_EXHAUSTED. What the task may use does not fit into what is left of the tenant's budget. Release the task
+without running it, with a delay.
+"""
+ERROR_REASON_BUDGET_EXCEEDED: ErrorReason.ValueType  # 24
+"""FAILED_PRECONDITION. The task has used more than it reserved. All that it reserved was charged and it holds nothing any
+more. Fail the task for good; trying it again does not help.
+"""
+ERROR_REASON_BUDGET_CONFLICT: ErrorReason.ValueType  # 25
+"""FAILED_PRECONDITION. The numbers do not go with what the store knows: the use so far is above the limits or below what
+it was, the limits are not those of the reservation that the task holds, or it holds none to settle. Fail the task for
+good; trying it again does not help.
+"""
+ERROR_REASON_BUDGET_RESERVED: ErrorReason.ValueType  # 26
+"""FAILED_PRECONDITION. Something is reserved. A worker settles its task's reservation before it ends its lease; an
+operator changes a budget when no task holds a reservation.
+"""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015

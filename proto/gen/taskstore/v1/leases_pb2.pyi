@@ -1397,6 +1397,132 @@ class SuspendTaskResponse(_message.Message):
 Global___SuspendTaskResponse: _TypeAlias = SuspendTaskResponse  # noqa: Y015
 
 @_typing.final
+class ReserveBudgetRequest(_message.Message):
+    """See LeaseService.ReserveBudget."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEASE_FIELD_NUMBER: _builtins.int
+    LIMITS_FIELD_NUMBER: _builtins.int
+    USAGE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def lease(self) -> _types_pb2.Lease:
+        """The lease."""
+
+    @_builtins.property
+    def limits(self) -> _types_pb2.BudgetAmounts:
+        """What the task's definition allows it in its whole life, retries and takeovers included. Absent means without limit, which
+        is refused with INVALID_INPUT in a dimension that the tenant's budget bounds. The same at each call for one task.
+        """
+
+    @_builtins.property
+    def usage(self) -> _types_pb2.BudgetAmounts:
+        """What the task has used in its whole life so far, as its checkpoints tell. Absent means 0."""
+
+    def __init__(
+        self,
+        *,
+        lease: _types_pb2.Lease | None = ...,
+        limits: _types_pb2.BudgetAmounts | None = ...,
+        usage: _types_pb2.BudgetAmounts | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease", "limits", b"limits", "usage", b"usage"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease", "limits", b"limits", "usage", b"usage"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReserveBudgetRequest: _TypeAlias = ReserveBudgetRequest  # noqa: Y015
+
+@_typing.final
+class ReserveBudgetResponse(_message.Message):
+    """See LeaseService.ReserveBudget."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESERVED_FIELD_NUMBER: _builtins.int
+    ADOPTED_FIELD_NUMBER: _builtins.int
+    adopted: _builtins.bool
+    """Whether the task held a reservation already."""
+    @_builtins.property
+    def reserved(self) -> _types_pb2.BudgetAmounts:
+        """What the task holds now: `limits` less `usage`, in the dimensions that the tenant's budget bounds."""
+
+    def __init__(
+        self,
+        *,
+        reserved: _types_pb2.BudgetAmounts | None = ...,
+        adopted: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["reserved", b"reserved"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adopted", b"adopted", "reserved", b"reserved"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReserveBudgetResponse: _TypeAlias = ReserveBudgetResponse  # noqa: Y015
+
+@_typing.final
+class SettleBudgetRequest(_message.Message):
+    """See LeaseService.SettleBudget."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEASE_FIELD_NUMBER: _builtins.int
+    USAGE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def lease(self) -> _types_pb2.Lease:
+        """The lease."""
+
+    @_builtins.property
+    def usage(self) -> _types_pb2.BudgetAmounts:
+        """What the task has used in its whole life. Absent means 0."""
+
+    def __init__(
+        self,
+        *,
+        lease: _types_pb2.Lease | None = ...,
+        usage: _types_pb2.BudgetAmounts | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease", "usage", b"usage"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease", "usage", b"usage"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SettleBudgetRequest: _TypeAlias = SettleBudgetRequest  # noqa: Y015
+
+@_typing.final
+class SettleBudgetResponse(_message.Message):
+    """See LeaseService.SettleBudget."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHARGED_FIELD_NUMBER: _builtins.int
+    RELEASED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def charged(self) -> _types_pb2.BudgetAmounts:
+        """What was charged by this call, in the dimensions that the tenant's budget bounds."""
+
+    @_builtins.property
+    def released(self) -> _types_pb2.BudgetAmounts:
+        """What was given back."""
+
+    def __init__(
+        self,
+        *,
+        charged: _types_pb2.BudgetAmounts | None = ...,
+        released: _types_pb2.BudgetAmounts | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["charged", b"charged", "released", b"released"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["charged", b"charged", "released", b"released"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SettleBudgetResponse: _TypeAlias = SettleBudgetResponse  # noqa: Y015
+
+@_typing.final
 class WatchLeasesRequest(_message.Message):
     """See LeaseService.WatchLeases."""
 

@@ -120,6 +120,16 @@ class LeaseServiceStub:
                 request_serializer=taskstore_dot_v1_dot_leases__pb2.WatchLeasesRequest.SerializeToString,
                 response_deserializer=taskstore_dot_v1_dot_leases__pb2.WatchLeasesResponse.FromString,
                 _registered_method=True)
+        self.ReserveBudget = channel.unary_unary(
+                '/taskstore.v1.LeaseService/ReserveBudget',
+                request_serializer=taskstore_dot_v1_dot_leases__pb2.ReserveBudgetRequest.SerializeToString,
+                response_deserializer=taskstore_dot_v1_dot_leases__pb2.ReserveBudgetResponse.FromString,
+                _registered_method=True)
+        self.SettleBudget = channel.unary_unary(
+                '/taskstore.v1.LeaseService/SettleBudget',
+                request_serializer=taskstore_dot_v1_dot_leases__pb2.SettleBudgetRequest.SerializeToString,
+                response_deserializer=taskstore_dot_v1_dot_leases__pb2.SettleBudgetResponse.FromString,
+                _registered_method=True)
         self.ConfirmCancel = channel.unary_unary(
                 '/taskstore.v1.LeaseService/ConfirmCancel',
                 request_serializer=taskstore_dot_v1_dot_leases__pb2.ConfirmCancelRequest.SerializeToString,
@@ -241,7 +251,7 @@ class LeaseServiceServicer:
     def SuspendTask(self, request, context):
         """Suspends a task until the time, a signal or the caller's answers, and gives its lease back. If what it waits for is
         there already, the task goes straight back to the queue. Repeating the same call is answered as the first time.
-        Refused with LEASE_LOST, INPUT_LIMIT.
+        Refused with LEASE_LOST, BUDGET_RESERVED, INPUT_LIMIT.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -250,6 +260,27 @@ class LeaseServiceServicer:
     def WatchLeases(self, request, context):
         """Tells a worker, at once and without saying which, that it should heartbeat all it holds: the end of a task of its
         was wished for, or it lost one. One stream for each worker process.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReserveBudget(self, request, context):
+        """Reserves of the tenant's budget what the task may still use, before the work runs; see BudgetService. Where the task
+        holds a reservation already, as after the loss of a worker, it is adopted: what was used of it since is charged, and the
+        rest is held on. So the call is safe to repeat, and a worker may call it at any time to have its use so far charged.
+        Refused with LEASE_LOST, BUDGET_NOT_CONFIGURED, BUDGET_DENIED, BUDGET_CONFLICT, BUDGET_EXCEEDED, and INVALID_INPUT where
+        a limit is missing that the tenant's budget asks for.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SettleBudget(self, request, context):
+        """Charges what the task has used and gives the rest of its reservation back. To be called before the lease is ended in
+        whatever way: completion, failure, suspension, release and confirmed cancel are refused with BUDGET_RESERVED until then.
+        Repeating the same call is answered as the first time. Refused with LEASE_LOST, BUDGET_NOT_CONFIGURED, BUDGET_CONFLICT,
+        BUDGET_EXCEEDED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -345,6 +376,16 @@ def add_LeaseServiceServicer_to_server(servicer, server):
                     servicer.WatchLeases,
                     request_deserializer=taskstore_dot_v1_dot_leases__pb2.WatchLeasesRequest.FromString,
                     response_serializer=taskstore_dot_v1_dot_leases__pb2.WatchLeasesResponse.SerializeToString,
+            ),
+            'ReserveBudget': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReserveBudget,
+                    request_deserializer=taskstore_dot_v1_dot_leases__pb2.ReserveBudgetRequest.FromString,
+                    response_serializer=taskstore_dot_v1_dot_leases__pb2.ReserveBudgetResponse.SerializeToString,
+            ),
+            'SettleBudget': grpc.unary_unary_rpc_method_handler(
+                    servicer.SettleBudget,
+                    request_deserializer=taskstore_dot_v1_dot_leases__pb2.SettleBudgetRequest.FromString,
+                    response_serializer=taskstore_dot_v1_dot_leases__pb2.SettleBudgetResponse.SerializeToString,
             ),
             'ConfirmCancel': grpc.unary_unary_rpc_method_handler(
                     servicer.ConfirmCancel,
@@ -790,6 +831,60 @@ class LeaseService:
             '/taskstore.v1.LeaseService/WatchLeases',
             taskstore_dot_v1_dot_leases__pb2.WatchLeasesRequest.SerializeToString,
             taskstore_dot_v1_dot_leases__pb2.WatchLeasesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReserveBudget(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/taskstore.v1.LeaseService/ReserveBudget',
+            taskstore_dot_v1_dot_leases__pb2.ReserveBudgetRequest.SerializeToString,
+            taskstore_dot_v1_dot_leases__pb2.ReserveBudgetResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SettleBudget(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/taskstore.v1.LeaseService/SettleBudget',
+            taskstore_dot_v1_dot_leases__pb2.SettleBudgetRequest.SerializeToString,
+            taskstore_dot_v1_dot_leases__pb2.SettleBudgetResponse.FromString,
             options,
             channel_credentials,
             insecure,

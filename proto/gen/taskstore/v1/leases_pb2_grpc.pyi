@@ -78,11 +78,24 @@ class LeaseServiceStub:
     SuspendTask: _grpc.UnaryUnaryMultiCallable[_leases_pb2.SuspendTaskRequest, _leases_pb2.SuspendTaskResponse]
     """Suspends a task until the time, a signal or the caller's answers, and gives its lease back. If what it waits for is
     there already, the task goes straight back to the queue. Repeating the same call is answered as the first time.
-    Refused with LEASE_LOST, INPUT_LIMIT.
+    Refused with LEASE_LOST, BUDGET_RESERVED, INPUT_LIMIT.
     """
     WatchLeases: _grpc.UnaryStreamMultiCallable[_leases_pb2.WatchLeasesRequest, _leases_pb2.WatchLeasesResponse]
     """Tells a worker, at once and without saying which, that it should heartbeat all it holds: the end of a task of its
     was wished for, or it lost one. One stream for each worker process.
+    """
+    ReserveBudget: _grpc.UnaryUnaryMultiCallable[_leases_pb2.ReserveBudgetRequest, _leases_pb2.ReserveBudgetResponse]
+    """Reserves of the tenant's budget what the task may still use, before the work runs; see BudgetService. Where the task
+    holds a reservation already, as after the loss of a worker, it is adopted: what was used of it since is charged, and the
+    rest is held on. So the call is safe to repeat, and a worker may call it at any time to have its use so far charged.
+    Refused with LEASE_LOST, BUDGET_NOT_CONFIGURED, BUDGET_DENIED, BUDGET_CONFLICT, BUDGET_EXCEEDED, and INVALID_INPUT where
+    a limit is missing that the tenant's budget asks for.
+    """
+    SettleBudget: _grpc.UnaryUnaryMultiCallable[_leases_pb2.SettleBudgetRequest, _leases_pb2.SettleBudgetResponse]
+    """Charges what the task has used and gives the rest of its reservation back. To be called before the lease is ended in
+    whatever way: completion, failure, suspension, release and confirmed cancel are refused with BUDGET_RESERVED until then.
+    Repeating the same call is answered as the first time. Refused with LEASE_LOST, BUDGET_NOT_CONFIGURED, BUDGET_CONFLICT,
+    BUDGET_EXCEEDED.
     """
     ConfirmCancel: _grpc.UnaryUnaryMultiCallable[_leases_pb2.ConfirmCancelRequest, _leases_pb2.ConfirmCancelResponse]
     """Ends a task as CANCELLED, once its worker has stopped the work as its caller wished. Repeating the same
@@ -139,11 +152,24 @@ class LeaseServiceAsyncStub(LeaseServiceStub):
     SuspendTask: _aio.UnaryUnaryMultiCallable[_leases_pb2.SuspendTaskRequest, _leases_pb2.SuspendTaskResponse]  # type: ignore[assignment]
     """Suspends a task until the time, a signal or the caller's answers, and gives its lease back. If what it waits for is
     there already, the task goes straight back to the queue. Repeating the same call is answered as the first time.
-    Refused with LEASE_LOST, INPUT_LIMIT.
+    Refused with LEASE_LOST, BUDGET_RESERVED, INPUT_LIMIT.
     """
     WatchLeases: _aio.UnaryStreamMultiCallable[_leases_pb2.WatchLeasesRequest, _leases_pb2.WatchLeasesResponse]  # type: ignore[assignment]
     """Tells a worker, at once and without saying which, that it should heartbeat all it holds: the end of a task of its
     was wished for, or it lost one. One stream for each worker process.
+    """
+    ReserveBudget: _aio.UnaryUnaryMultiCallable[_leases_pb2.ReserveBudgetRequest, _leases_pb2.ReserveBudgetResponse]  # type: ignore[assignment]
+    """Reserves of the tenant's budget what the task may still use, before the work runs; see BudgetService. Where the task
+    holds a reservation already, as after the loss of a worker, it is adopted: what was used of it since is charged, and the
+    rest is held on. So the call is safe to repeat, and a worker may call it at any time to have its use so far charged.
+    Refused with LEASE_LOST, BUDGET_NOT_CONFIGURED, BUDGET_DENIED, BUDGET_CONFLICT, BUDGET_EXCEEDED, and INVALID_INPUT where
+    a limit is missing that the tenant's budget asks for.
+    """
+    SettleBudget: _aio.UnaryUnaryMultiCallable[_leases_pb2.SettleBudgetRequest, _leases_pb2.SettleBudgetResponse]  # type: ignore[assignment]
+    """Charges what the task has used and gives the rest of its reservation back. To be called before the lease is ended in
+    whatever way: completion, failure, suspension, release and confirmed cancel are refused with BUDGET_RESERVED until then.
+    Repeating the same call is answered as the first time. Refused with LEASE_LOST, BUDGET_NOT_CONFIGURED, BUDGET_CONFLICT,
+    BUDGET_EXCEEDED.
     """
     ConfirmCancel: _aio.UnaryUnaryMultiCallable[_leases_pb2.ConfirmCancelRequest, _leases_pb2.ConfirmCancelResponse]  # type: ignore[assignment]
     """Ends a task as CANCELLED, once its worker has stopped the work as its caller wished. Repeating the same
@@ -287,7 +313,7 @@ class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_leases_pb2.SuspendTaskResponse, _abc.Awaitable[_leases_pb2.SuspendTaskResponse]]:
         """Suspends a task until the time, a signal or the caller's answers, and gives its lease back. If what it waits for is
         there already, the task goes straight back to the queue. Repeating the same call is answered as the first time.
-        Refused with LEASE_LOST, INPUT_LIMIT.
+        Refused with LEASE_LOST, BUDGET_RESERVED, INPUT_LIMIT.
         """
 
     @_abc_1.abstractmethod
@@ -298,6 +324,31 @@ class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_leases_pb2.WatchLeasesResponse], _abc.AsyncIterator[_leases_pb2.WatchLeasesResponse]]:
         """Tells a worker, at once and without saying which, that it should heartbeat all it holds: the end of a task of its
         was wished for, or it lost one. One stream for each worker process.
+        """
+
+    @_abc_1.abstractmethod
+    def ReserveBudget(
+        self,
+        request: _leases_pb2.ReserveBudgetRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_leases_pb2.ReserveBudgetResponse, _abc.Awaitable[_leases_pb2.ReserveBudgetResponse]]:
+        """Reserves of the tenant's budget what the task may still use, before the work runs; see BudgetService. Where the task
+        holds a reservation already, as after the loss of a worker, it is adopted: what was used of it since is charged, and the
+        rest is held on. So the call is safe to repeat, and a worker may call it at any time to have its use so far charged.
+        Refused with LEASE_LOST, BUDGET_NOT_CONFIGURED, BUDGET_DENIED, BUDGET_CONFLICT, BUDGET_EXCEEDED, and INVALID_INPUT where
+        a limit is missing that the tenant's budget asks for.
+        """
+
+    @_abc_1.abstractmethod
+    def SettleBudget(
+        self,
+        request: _leases_pb2.SettleBudgetRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_leases_pb2.SettleBudgetResponse, _abc.Awaitable[_leases_pb2.SettleBudgetResponse]]:
+        """Charges what the task has used and gives the rest of its reservation back. To be called before the lease is ended in
+        whatever way: completion, failure, suspension, release and confirmed cancel are refused with BUDGET_RESERVED until then.
+        Repeating the same call is answered as the first time. Refused with LEASE_LOST, BUDGET_NOT_CONFIGURED, BUDGET_CONFLICT,
+        BUDGET_EXCEEDED.
         """
 
     @_abc_1.abstractmethod

@@ -151,6 +151,73 @@ class Payload(_message.Message):
 Global___Payload: _TypeAlias = Payload  # noqa: Y015
 
 @_typing.final
+class BudgetAmounts(_message.Message):
+    """Quantities in the six dimensions of budgets. What absence means is said where they are used. Each is 0 to
+    1,000,000,000,000,000.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKENS_FIELD_NUMBER: _builtins.int
+    COST_MICRO_USD_FIELD_NUMBER: _builtins.int
+    DURATION_US_FIELD_NUMBER: _builtins.int
+    TURNS_FIELD_NUMBER: _builtins.int
+    TOOL_CALLS_FIELD_NUMBER: _builtins.int
+    DELEGATIONS_FIELD_NUMBER: _builtins.int
+    tokens: _builtins.int
+    """Tokens of language models."""
+    cost_micro_usd: _builtins.int
+    """Cost in millionths of a US dollar."""
+    duration_us: _builtins.int
+    """Time of work in microseconds."""
+    turns: _builtins.int
+    """Turns of a conversation with a model."""
+    tool_calls: _builtins.int
+    """Calls of tools."""
+    delegations: _builtins.int
+    """Hand-overs to other agents."""
+    def __init__(
+        self,
+        *,
+        tokens: _builtins.int | None = ...,
+        cost_micro_usd: _builtins.int | None = ...,
+        duration_us: _builtins.int | None = ...,
+        turns: _builtins.int | None = ...,
+        tool_calls: _builtins.int | None = ...,
+        delegations: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cost_micro_usd", b"_cost_micro_usd", "_delegations", b"_delegations", "_duration_us", b"_duration_us", "_tokens", b"_tokens", "_tool_calls", b"_tool_calls", "_turns", b"_turns", "cost_micro_usd", b"cost_micro_usd", "delegations", b"delegations", "duration_us", b"duration_us", "tokens", b"tokens", "tool_calls", b"tool_calls", "turns", b"turns"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cost_micro_usd", b"_cost_micro_usd", "_delegations", b"_delegations", "_duration_us", b"_duration_us", "_tokens", b"_tokens", "_tool_calls", b"_tool_calls", "_turns", b"_turns", "cost_micro_usd", b"cost_micro_usd", "delegations", b"delegations", "duration_us", b"duration_us", "tokens", b"tokens", "tool_calls", b"tool_calls", "turns", b"turns"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__cost_micro_usd: _TypeAlias = _typing.Literal["cost_micro_usd"]  # noqa: Y015
+    _WhichOneofArgType__cost_micro_usd: _TypeAlias = _typing.Literal["_cost_micro_usd", b"_cost_micro_usd"]  # noqa: Y015
+    _WhichOneofReturnType__delegations: _TypeAlias = _typing.Literal["delegations"]  # noqa: Y015
+    _WhichOneofArgType__delegations: _TypeAlias = _typing.Literal["_delegations", b"_delegations"]  # noqa: Y015
+    _WhichOneofReturnType__duration_us: _TypeAlias = _typing.Literal["duration_us"]  # noqa: Y015
+    _WhichOneofArgType__duration_us: _TypeAlias = _typing.Literal["_duration_us", b"_duration_us"]  # noqa: Y015
+    _WhichOneofReturnType__tokens: _TypeAlias = _typing.Literal["tokens"]  # noqa: Y015
+    _WhichOneofArgType__tokens: _TypeAlias = _typing.Literal["_tokens", b"_tokens"]  # noqa: Y015
+    _WhichOneofReturnType__tool_calls: _TypeAlias = _typing.Literal["tool_calls"]  # noqa: Y015
+    _WhichOneofArgType__tool_calls: _TypeAlias = _typing.Literal["_tool_calls", b"_tool_calls"]  # noqa: Y015
+    _WhichOneofReturnType__turns: _TypeAlias = _typing.Literal["turns"]  # noqa: Y015
+    _WhichOneofArgType__turns: _TypeAlias = _typing.Literal["_turns", b"_turns"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__cost_micro_usd) -> _WhichOneofReturnType__cost_micro_usd | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__delegations) -> _WhichOneofReturnType__delegations | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__duration_us) -> _WhichOneofReturnType__duration_us | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__tokens) -> _WhichOneofReturnType__tokens | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__tool_calls) -> _WhichOneofReturnType__tool_calls | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__turns) -> _WhichOneofReturnType__turns | None: ...
+
+Global___BudgetAmounts: _TypeAlias = BudgetAmounts  # noqa: Y015
+
+@_typing.final
 class Owner(_message.Message):
     """The principal that created a task. Ids of foreign tasks are indistinguishable from unknown ones."""
 

@@ -1,0 +1,131 @@
+"""What `tenure` shows: results and snapshots, as text or as JSON; how the work goes, and questions, on a terminal."""
+
+import asyncio
+import sys
+from collections.abc import Mapping
+from typing import Any, TextIO
+
+import msgspec
+
+from mcp_bridge.client.messages import InputRequest, Progress, TaskHandle, TaskSnapshot, Tool, ToolResult
+
+_CLEAR_LINE = "\r\033[K"
+
+
+class Display:
+    """Prints what was asked for to standard output, and how it goes to standard error, there only on a terminal."""
+
+    def __init__(self, *, as_json: bool, out: TextIO | None = None, err: TextIO | None = None) -> None:
+        self._as_json = as_json
+        self._out = out or sys.stdout
+        self._err = err or sys.stderr
+        self._is_live = self._err.isatty()
+
+    def result(self, result: ToolResult) -> None:
+        """A tool's result: its texts, or all of it as one line of JSON."""
+        if self._as_json:
+            self._json(result)
+        else:
+            self._line(result.text or _pretty(result))
+
+    def handle(self, handle: TaskHandle) -> None:
+        """A task's handle: its id, or all of it as JSON."""
+        self._json(handle) if self._as_json else self._line(handle.task_id)
+
+    def snapshot(self, snapshot: TaskSnapshot) -> None:
+        """A task as it is: a line of JSON each, or its status, questions and outcome."""
+        if self._as_json:
+            self._json(snapshot)
+            return
+        self._line(
+            f"{snapshot.task_id}  {snapshot.status}" + (f": {snapshot.status_message}" if snapshot.status_message else "")
+        )
+        for key, request in snapshot.input_requests.items():
+            self._line(f"  {key}  {request.method}: {request.params.get('message', '')}")
+        if snapshot.error is not None:
+            self._line(f"  error {snapshot.error.code}: {snapshot.error.message}")
+        if snapshot.result is not None:
+            self._line(snapshot.result.text or _pretty(snapshot.result))
+
+    def tools(self, tools: list[Tool]) -> None:
+        """Tools: one line each, or one array of JSON."""
+        if self._as_json:
+            self._json(tools)
+            return
+        width = max((len(tool.name) for tool in tools), default=0)
+        for tool in tools:
+            self._line(f"{tool.name:{width}}  {tool.description or tool.title or ''}".rstrip())
+
+    def progress(self, progress: Progress) -> None:
+        """How far a call has come, on one line that is written over."""
+        share = f"{progress.progress:g}" if progress.progress is not None else ""
+        if share and progress.total:
+            share += f"/{progress.total:g}"
+        self._live(" ".join(part for part in (share, progress.message or "") if part))
+
+    def change(self, snapshot: TaskSnapshot) -> None:
+        """How far a task has come, on one line that is written over."""
+        self._live(": ".join(part for part in (snapshot.status, snapshot.status_message or "") if part))
+
+    def settle(self) -> None:
+        """Ends the line that is written over."""
+        if self._is_live:
+            self._err.write(_CLEAR_LINE)
+            self._err.flush()
+
+    def trouble(self, message: str) -> None:
+        """What went wrong, to standard error."""
+        self.settle()
+        self._err.write(f"tenure: {_safe(message)}\n")
+
+    async def ask(self, key: str, request: InputRequest) -> Mapping[str, Any]:
+        """Asks the person at the terminal what `elicitation/create` asks. An empty line leaves a property out; the end of
+        input declines."""
+        self.settle()
+        self._err.write(f"{_safe(str(request.params.get('message', key)))}\n")
+        if "url" in request.params:
+            self._err.write(f"open this yourself if you trust it: {_safe(str(request.params['url']))}\n")
+        content: dict[str, Any] = {}
+        schema = request.params.get("requestedSchema", {})
+        for name, wanted in schema.get("properties", {}).items():
+            hint = "/".join(str(value) for value in wanted.get("enum", ())) or wanted.get("type", "")
+            self._err.write(f"  {_safe(name)} ({_safe(hint)}): ")
+            self._err.flush()
+            line = await asyncio.to_thread(sys.stdin.readline)
+            if not line:
+                return {"action": "decline"}
+            if text := line.rstrip("\n"):
+                content[name] = read_value(text, wanted)
+        return {"action": "accept", "content": content}
+
+    def _live(self, text: str) -> None:
+        if self._is_live and text:
+            self._err.write(_CLEAR_LINE + _safe(text)[:120])
+            self._err.flush()
+
+    def _json(self, value: object) -> None:
+        self._out.write(msgspec.json.encode(value).decode() + "\n")
+        self._out.flush()
+
+    def _line(self, text: str) -> None:
+        self._out.write((_safe(text) if self._out.isatty() else text) + "\n")
+        self._out.flush()
+
+
+def read_value(text: str, schema: Mapping[str, Any] | None) -> Any:
+    """A value of the command line: text where the schema asks for text, otherwise JSON if it is JSON, otherwise text."""
+    if schema is not None and schema.get("type") == "string":
+        return text
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
+
+
+def _pretty(value: object) -> str:
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+
+
+def _safe(text: str) -> str:
+    """Text of a stranger without what would steer the terminal."""
+    return "".join(mark if mark.isprintable() or mark in "\n\t" else "\N{REPLACEMENT CHARACTER}" for mark in text)

@@ -1,0 +1,124 @@
+"""One server's methods, each as one request: what is asked, and what its answers mean."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import msgspec
+
+from mcp_bridge.client.errors import DeadlineExceeded, HandleExpired, ProtocolFailure, TransportError
+from mcp_bridge.client.messages import TaskHandle, TaskSnapshot, Tool, ToolPage, ToolResult
+from mcp_bridge.client.policy import Policy
+from mcp_bridge.client.tools import ListedTool, Tools
+from mcp_bridge.client.transport import OutOfTime, Request, Transport
+from mcp_bridge.wire.failures import INVALID_PARAMS
+
+T = TypeVar("T")
+
+
+class Endpoint:
+    """The short requests of a server, and its tools as they were listed last.
+
+    Each is repeated until `until`, by `time.monotonic()`, after which OutOfTime is raised; where that is None, as long as
+    the policy allows for one request.
+    """
+
+    def __init__(self, transport: Transport, policy: Policy) -> None:
+        self._transport = transport
+        self._policy = policy
+        self._tools: Tools | None = None
+        self._tools_until = 0.0
+
+    async def look(self, handle: TaskHandle, until: float | None) -> TaskSnapshot:
+        """The task now. Raises HandleExpired."""
+        return read(await self.about(handle, "tasks/get", {}, until), TaskSnapshot)
+
+    async def update(self, handle: TaskHandle, responses: Mapping[str, Mapping[str, Any]], until: float | None) -> None:
+        """Answers questions. Raises HandleExpired; ProtocolFailure where an answer is refused."""
+        params = {"inputResponses": {key: dict(response) for key, response in responses.items()}}
+        try:
+            await self.about(handle, "tasks/update", params, until)
+        except HandleExpired as refused:
+            await self.look(handle, until)  # raises too, unless the responses were refused, not the handle
+            if isinstance(refused.__cause__, ProtocolFailure):
+                raise refused.__cause__ from None
+            raise
+
+    async def about(self, handle: TaskHandle, method: str, params: Mapping[str, Any], until: float | None) -> bytes:
+        """The result of a request about a task. Raises HandleExpired."""
+        try:
+            return await self.ask(method, {"taskId": handle.task_id, **params}, until)
+        except ProtocolFailure as failure:
+            if failure.code == INVALID_PARAMS:
+                raise HandleExpired(handle.task_id) from failure
+            raise
+
+    async def checked(self, result: ToolResult, name: str | None, until: float) -> ToolResult:
+        """The result, if it keeps to its tool's output schema. Raises InvalidResult."""
+        if name is not None:
+            tools = self._tools or await self.list_tools(until)
+            if (tool := tools.find(name)) is not None:
+                tool.check(result)
+        return result
+
+    def forget_tools(self) -> None:
+        """Makes the next call read the tools anew."""
+        self._tools = None
+
+    async def find_tool(self, name: str, until: float) -> ListedTool | None:
+        """The tool as it was listed; None where it is not listed. Raises ToolRefused."""
+        tools = self._tools
+        if tools is None or time.monotonic() >= self._tools_until:
+            tools = await self.list_tools(until)
+        return tools.find(name)
+
+    async def list_tools(self, until: float | None) -> Tools:
+        """All pages of the tools, kept for the next calls."""
+        found: list[Tool] = []
+        params: dict[str, Any] = {}
+        for _ in range(self._policy.pages):
+            page = read(await self.ask("tools/list", params, until), ToolPage)
+            found += page.tools
+            if page.next_cursor is None:
+                self._tools = Tools.read(found)
+                self._tools_until = time.monotonic() + max(page.ttl_ms / 1000, self._policy.tools_seconds)
+                return self._tools
+            params = {"cursor": page.next_cursor}
+        raise TransportError(f"there are more than {self._policy.pages} pages of tools")
+
+    async def ask(self, method: str, params: Mapping[str, Any], until: float | None = None) -> bytes:
+        """The result of a short request, which may be repeated: until `until`, or as long as the policy allows for one."""
+        last = time.monotonic() + self._policy.request_seconds if until is None else until
+        request = Request(method=method, params=params, attempt_seconds=self._policy.attempt_seconds)
+        try:
+            return await self._transport.request(request, until=last)
+        except OutOfTime as ended:
+            if until is None:
+                raise ended.failure from None
+            raise
+
+
+@asynccontextmanager
+async def within(until: float, handle: TaskHandle | None = None) -> AsyncIterator[None]:
+    """Ends what is done inside at the deadline. Raises DeadlineExceeded."""
+    message = "the deadline came before the answer" if handle is None else f"task {handle.task_id} goes on"
+    clock = asyncio.timeout(max(0.0, until - time.monotonic()))
+    try:
+        async with clock:
+            yield
+    except OutOfTime as ended:
+        raise DeadlineExceeded(message, handle=handle) from ended.failure
+    except TimeoutError:
+        if clock.expired():
+            raise DeadlineExceeded(message, handle=handle) from None
+        raise
+
+
+def read(data: bytes, kind: type[T]) -> T:
+    """A result as `kind`. Raises TransportError for one that is none."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise TransportError(f"the answer is not as it should be: {error}", is_unknown=True) from None

@@ -1,0 +1,96 @@
+"""Rows of budgets. Source of the texts: `budgets.sql`."""
+
+from collections.abc import Sequence
+
+import asyncpg
+
+from store_service.db.leases import fence
+from store_service.db.pool import Database
+from store_service.db.queries import Queries
+from store_service.model.budgets import (
+    Budget,
+    BudgetAmounts,
+    BudgetFact,
+    BudgetFactKind,
+    BudgetPolicy,
+    ForfeitCause,
+    Reserve,
+    Settle,
+)
+
+
+class BudgetRows:
+    """The statements on budgets."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._queries = Queries("budgets.sql")
+
+    async def set_budget_policy(self, tenant_id: str, policy: BudgetPolicy | None) -> str:
+        """Sets the policy, or takes it away; returns the outcome."""
+        rows = await self._database.write(
+            self._queries["set_budget_policy"],
+            tenant_id,
+            policy and policy.limits.vector,
+            policy and policy.window_ms,
+            policy and policy.recovery_ms,
+        )
+        outcome: str = rows[0]["outcome"]
+        return outcome
+
+    async def get_budget(self, tenant_id: str) -> Budget | None:
+        """The budget, if there is one."""
+        rows = await self._database.read(self._queries["get_budget"], tenant_id)
+        return _budget(rows[0]) if rows else None
+
+    async def reserve_budget(self, item: Reserve) -> asyncpg.Record:
+        """A row: outcome, amount, adopted."""
+        rows = await self._database.write(
+            self._queries["reserve_budget"], *fence(item.lease), item.limits.vector, item.usage.vector
+        )
+        return rows[0]
+
+    async def settle_budget(self, item: Settle, digest: bytes) -> asyncpg.Record:
+        """With the digest by which a repetition is known. A row: outcome, charged, released."""
+        rows = await self._database.write(self._queries["settle_budget"], *fence(item.lease), item.usage.vector, digest)
+        return rows[0]
+
+    async def list_budget_facts(self, tenant_id: str, after_cursor: int, limit: int) -> list[BudgetFact]:
+        """A page of facts, by rising cursor."""
+        rows = await self._database.read(self._queries["list_budget_facts"], tenant_id, after_cursor, limit)
+        return [
+            BudgetFact(
+                kind=BudgetFactKind(row["kind"]),
+                cause=row["cause"] and ForfeitCause(row["cause"]),
+                at=row["at"],
+                task_id=row["task_id"],
+                worker_id=row["worker_id"],
+                token=row["token"],
+                amount=_amounts(row["amount"]),
+                charged=_amounts(row["charged"]),
+                released=_amounts(row["released"]),
+                reservation_age_ms=row["reservation_age_ms"],
+                budget=_budget(row),
+            )
+            for row in rows
+        ]
+
+
+def _budget(row: asyncpg.Record) -> Budget:
+    limits = _amounts(row["limits"])
+    policy = None
+    if limits is not None:
+        policy = BudgetPolicy(limits=limits, window_ms=row["window_ms"], recovery_ms=row["recovery_ms"])
+    return Budget(
+        tenant_id=row["tenant_id"],
+        policy=policy,
+        window_started_at=row["window_started_at"] if policy else None,
+        committed=_amounts(row["committed"]),
+        reserved=_amounts(row["reserved"]),
+        reservations=row["reservations"],
+        last_cursor=row["cursor"],
+    )
+
+
+def _amounts(vector: Sequence[int | None] | None) -> BudgetAmounts | None:
+    return None if vector is None else BudgetAmounts.of(vector)

@@ -1,0 +1,232 @@
+"""A call comes to a result or to a task, never guessed; what may be repeated is, what may not is not."""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from mcp_bridge.client import (
+    ClientError,
+    DeadlineExceeded,
+    InputNeeded,
+    InputRequest,
+    InvalidResult,
+    Policy,
+    Progress,
+    ProtocolFailure,
+    TaskClient,
+    TaskHandle,
+    ToolError,
+    ToolRefused,
+    ToolResult,
+    TransportError,
+)
+from tests.mcp_client.conftest import QUICK
+from tests.mcp_client.fake_server import TASK_ID, Answer, FakeServer, asks, cut, error, gateway, stream, task, text, tools
+
+PREFIX = "io.modelcontextprotocol/"
+
+
+async def accept(key: str, _request: InputRequest) -> Mapping[str, Any]:
+    return {"action": "accept", "content": {"key": key}}
+
+
+HANDLERS = {"elicitation/create": accept}
+
+
+async def test_a_result_is_a_result_and_a_task_is_a_task(fake: FakeServer) -> None:
+    fake.answers["tools/call"] = [text("done", resultType="complete"), task("working", resultType="task"), text("old server")]
+    async with TaskClient(fake.url, policy=QUICK) as client:
+        done = await client.call_tool_outcome("work")
+        handle = await client.call_tool_outcome("work")
+        old = await client.call_tool_outcome("work")
+    assert isinstance(done, ToolResult)
+    assert handle == TaskHandle(TASK_ID, fake.url, "work")
+    assert isinstance(old, ToolResult)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [text("?", resultType="surprise"), {"resultType": "task"}, {"resultType": "input_required"}, {"resultType": "complete"}],
+)
+async def test_an_answer_of_no_known_kind_is_not_guessed_at(fake: FakeServer, answer: dict[str, Any]) -> None:
+    fake.answers["tools/call"] = [answer]
+    async with TaskClient(fake.url, policy=QUICK) as client:
+        with pytest.raises(TransportError):
+            await client.call_tool_outcome("work")
+
+
+async def test_every_request_tells_version_capabilities_and_headers(fake: FakeServer) -> None:
+    fake.answers["tools/list"] = [
+        tools({"name": "werk", "inputSchema": {"type": "object", "properties": {"r": {"type": "string", "x-mcp-header": "R"}}}})
+    ]
+    fake.answers["tools/call"] = [text("done")]
+    async with TaskClient(fake.url, handlers=HANDLERS, token="secret", policy=QUICK) as client:
+        await client.call_tool("werk", {"r": "zürich"})
+    for asked in fake.asked:
+        meta = asked.params["_meta"]
+        assert meta[PREFIX + "clientCapabilities"] == {"extensions": {PREFIX + "tasks": {}}, "elicitation": {}}
+        assert meta[PREFIX + "protocolVersion"] == asked.headers["MCP-Protocol-Version"] == "2026-07-28"
+        assert asked.headers["Mcp-Method"] == asked.method
+        assert asked.headers["Authorization"] == "Bearer secret"
+    (call,) = fake.of("tools/call")
+    assert (call.headers["Mcp-Name"], call.headers["Mcp-Param-R"]) == ("werk", "=?base64?esO8cmljaA==?=")
+    assert len({asked.id for asked in fake.asked}) == len(fake.asked)
+
+
+async def test_questions_of_a_held_call_are_answered_round_by_round(fake: FakeServer) -> None:
+    fake.answers["tools/call"] = [
+        asks("a", "b", resultType="input_required", requestState="s1"),
+        {"resultType": "input_required", "requestState": "s2"},
+        asks("c", resultType="input_required"),
+        text("done"),
+    ]
+    async with TaskClient(fake.url, handlers=HANDLERS, policy=QUICK) as client:
+        assert (await client.call_tool("work", {"x": 1}, idempotency_key="k")).text == "done"
+    first, second, third, fourth = fake.of("tools/call")
+    assert not {"inputResponses", "requestState"} & set(first.params)
+    assert second.params["inputResponses"].keys() == {"a", "b"}
+    assert second.params["requestState"] == "s1"
+    assert (third.params.get("inputResponses"), third.params["requestState"]) == (None, "s2")
+    assert fourth.params["inputResponses"].keys() == {"c"}
+    assert "requestState" not in fourth.params
+    assert {asked.params["_meta"]["dev.tenure/idempotencyKey"] for asked in fake.of("tools/call")} == {"k"}
+
+
+async def test_a_call_that_asks_without_end_is_given_up(fake: FakeServer) -> None:
+    fake.answers["tools/call"] = [{"resultType": "input_required", "requestState": "again"}]
+    async with TaskClient(fake.url, policy=Policy(rounds=3)) as client:
+        with pytest.raises(TransportError, match="more than 3"):
+            await client.call_tool("work")
+
+
+async def test_a_question_without_a_handler_is_handed_to_the_caller(fake: FakeServer) -> None:
+    fake.answers["tools/call"] = [asks("a", resultType="input_required")]
+    async with TaskClient(fake.url, policy=QUICK) as client:
+        with pytest.raises(InputNeeded) as raised:
+            await client.call_tool("work")
+    assert raised.value.requests["a"].params == {"message": "a"}
+
+
+async def test_progress_of_a_held_call_is_told_in_order(fake: FakeServer) -> None:
+    notes = [{"method": "notifications/progress", "params": {"progressToken": 1, "progress": n, "total": 2}} for n in (1, 2)]
+    fake.answers["tools/call"] = [stream(*notes, {"method": "notifications/other", "params": {}}, result=text("done"))]
+    seen: list[Progress] = []
+    async with TaskClient(fake.url, policy=QUICK) as client:
+        assert (await client.call_tool("work", progress=seen.append)).text == "done"
+    assert seen == [Progress(1, 2), Progress(2, 2)]
+    (call,) = fake.of("tools/call")
+    assert call.params["_meta"]["progressToken"] == call.id
+
+
+@pytest.mark.parametrize("lost", [cut, stream(), gateway(503), gateway(502), error(50300, "away", status=503, Retry_After="0")])
+async def test_only_a_call_with_a_key_is_repeated_when_its_answer_was_lost(fake: FakeServer, lost: Answer) -> None:
+    async with TaskClient(fake.url, policy=QUICK) as client:
+        fake.answers["tools/call"] = [lost, text("done")]
+        assert (await client.call_tool("work", idempotency_key="k")).text == "done"
+        fake.answers["tools/call"] = [lost, text("done")]
+        with pytest.raises((TransportError, ProtocolFailure)):
+            await client.call_tool("work")
+    assert len(fake.of("tools/call")) == 3
+
+
+@pytest.mark.parametrize("busy", [gateway(429, Retry_After="0"), error(42900, "slower", status=429)])
+async def test_a_call_that_came_too_early_is_repeated_without_a_key(fake: FakeServer, busy: Answer) -> None:
+    fake.answers["tools/call"] = [busy, busy, text("done")]
+    async with TaskClient(fake.url, policy=QUICK) as client:
+        assert (await client.call_tool("work")).text == "done"
+
+
+async def test_retry_after_beyond_the_deadline_is_not_waited_for(fake: FakeServer) -> None:
+    fake.answers["tools/call"] = [error(42900, "slower", status=429, Retry_After="3600")]
+    async with TaskClient(fake.url, policy=QUICK) as client:
+        with pytest.raises(DeadlineExceeded) as raised:
+            await client.call_tool("work", deadline=timedelta(seconds=30))
+    assert isinstance(raised.value.__cause__, ProtocolFailure)
+    assert raised.value.__cause__.code == 42900
+
+
+async def test_a_server_that_is_not_there_is_a_transport_error() -> None:
+    async with TaskClient("http://127.0.0.1:9/mcp", policy=Policy(request_seconds=0.05)) as client:
+        with pytest.raises(TransportError, match="not reached") as raised:
+            await client.discover()
+    assert not raised.value.is_unknown
+
+
+async def test_a_tool_error_is_raised_with_what_the_model_should_read(fake: FakeServer) -> None:
+    fake.answers["tools/call"] = [text("no such file", isError=True)]
+    async with TaskClient(fake.url, policy=QUICK) as client:
+        with pytest.raises(ToolError, match="no such file"):
+            await client.call_tool("work")
+        outcome = await client.call_tool_outcome("work")
+    assert isinstance(outcome, ToolResult)
+    assert outcome.is_error
+
+
+async def test_results_keep_to_the_output_schema(fake: FakeServer) -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    fake.answers["tools/list"] = [tools({"name": "work", "outputSchema": schema})]
+    fake.answers["tools/call"] = [
+        text("", structuredContent={"n": 2**80}), text("", structuredContent={"n": "1"}), text(""), text("", isError=True),
+    ]  # fmt: skip
+    async with TaskClient(fake.url, policy=QUICK) as client:
+        assert (await client.call_tool("work")).structured_content == {"n": 2**80}
+        with pytest.raises(InvalidResult, match="at /n"):
+            await client.call_tool("work")
+        with pytest.raises(InvalidResult, match="no structuredContent"):
+            await client.call_tool("work")
+        with pytest.raises(ToolError):
+            await client.call_tool("work")
+
+
+async def test_all_pages_of_tools_are_read_and_a_bad_one_is_set_apart(fake: FakeServer) -> None:
+    bad = {"type": "object", "properties": {"a": {"type": "object", "x-mcp-header": "A"}}}
+    fake.answers["tools/list"] = [
+        tools({"name": "a"}, {"name": "bad", "inputSchema": bad}, nextCursor="2"),
+        tools({"name": "b"}),
+    ]
+    async with TaskClient(fake.url, policy=QUICK) as client:
+        assert [tool.name for tool in await client.list_tools()] == ["a", "b"]
+        with pytest.raises(ToolRefused, match="bad is not called"):
+            await client.call_tool("bad")
+    assert [asked.params.get("cursor") for asked in fake.of("tools/list")] == [None, "2"]
+    assert not fake.of("tools/call")
+
+
+async def test_tools_that_changed_are_read_anew_once(fake: FakeServer) -> None:
+    annotated = {"type": "object", "properties": {"r": {"type": "string", "x-mcp-header": "R"}}}
+    fake.answers["tools/list"] = [tools({"name": "work"}), tools({"name": "work", "inputSchema": annotated})]
+    mismatch = error(-32020, "Header mismatch", status=400)
+    fake.answers["tools/call"] = [mismatch, text("done"), mismatch]
+    async with TaskClient(fake.url, policy=QUICK) as client:
+        assert (await client.call_tool("work", {"r": "eu"})).text == "done"
+        with pytest.raises(ProtocolFailure, match="-32020"):
+            await client.call_tool("work", {"r": "eu"})
+    assert [asked.headers.get("Mcp-Param-R") for asked in fake.of("tools/call")] == [None, "eu", "eu", "eu"]
+
+
+async def test_a_failure_carries_code_message_and_data(fake: FakeServer) -> None:
+    fake.answers["tools/call"] = [error(-32021, "Missing", status=400, data={"requiredCapabilities": {"roots": {}}})]
+    async with TaskClient(fake.url, policy=QUICK) as client:
+        with pytest.raises(ProtocolFailure) as raised:
+            await client.call_tool("work")
+    failure = raised.value
+    assert (failure.code, failure.message, failure.status) == (-32021, "Missing", 400)
+    assert failure.data == {"requiredCapabilities": {"roots": {}}}
+    assert isinstance(failure, ClientError)
+
+
+async def test_an_answer_that_is_too_large_is_not_read(fake: FakeServer) -> None:
+    fake.answers["tools/call"] = [text("x" * 10_000)]
+    async with TaskClient(fake.url, policy=Policy(answer_bytes=5_000)) as client:
+        with pytest.raises(TransportError, match="larger than 5000"):
+            await client.call_tool("work")
+
+
+def test_a_token_never_goes_over_a_network_in_the_clear() -> None:
+    with pytest.raises(ValueError, match="https"):
+        TaskClient("http://example.com/mcp", token="secret")
+    TaskClient("https://example.com/mcp", token="secret")
+    with pytest.raises(ValueError, match="not the URL"):
+        TaskClient("example.com/mcp")

@@ -1,0 +1,131 @@
+"""`tenure`, as a script uses it: JSON on standard output, an exit code that tells how it went."""
+
+import asyncio
+import io
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from mcp_bridge.client import InputRequest, Progress
+from mcp_bridge.client.command import EXIT_CODES, main
+from mcp_bridge.client.display import Display, read_value
+from mcp_bridge.client.errors import ClientError
+from tests.mcp_client.fake_server import TASK_ID, FakeServer, asks, error, task, text, tools
+from tests.pair import ROOT, Pair
+
+
+def tenure(url: str, *arguments: str) -> tuple[int, Any, str]:
+    """The exit code, what was printed as JSON, and what was said beside it."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TENURE_URL": url}
+    command = [sys.executable, "-m", "mcp_bridge.client.command", *arguments]
+    done = subprocess.run(
+        command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=60
+    )
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    return done.returncode, lines[0] if len(lines) == 1 else lines, done.stderr
+
+
+async def on(fake: FakeServer, *arguments: str) -> tuple[int, Any, str]:
+    return await asyncio.to_thread(tenure, fake.url, *arguments)
+
+
+def test_the_way_from_a_tool_to_its_result(pair: Pair) -> None:
+    code, listed, _ = tenure(pair.url, "tools")
+    assert code == 0
+    assert "greet" in {tool["name"] for tool in listed}
+    assert tenure(pair.url, "call", "greet", "--arg", "name=7")[1]["content"][0]["text"] == "Hello, 7!"
+    code, result, said = tenure(pair.url, "call", "slow_compute", "--json-args", '{"label": "x"}', "--arg", "seconds=0.2")
+    assert (code, result["content"][0]["text"], said) == (0, "x took 0.2 s", "")
+    assert tenure(pair.url, "call", "failing_job")[0] == 1
+    assert tenure(pair.url, "call", "protocol_error_job")[0] == 1
+
+
+def test_a_task_is_left_looked_at_watched_and_cancelled(pair: Pair) -> None:
+    code, handle, _ = tenure(pair.url, "call", "slow_compute", "--arg", "seconds=60", "--task")
+    assert code == 0
+    task_id = handle["task_id"]
+    assert tenure(pair.url, "task", "get", task_id)[1]["status"] == "working"
+    code, _, said = tenure(pair.url, "call", "slow_compute", "--arg", "seconds=60", "--deadline", "2")
+    assert code == 6
+    left = said.split("tenure task watch ")[1].strip("`\n")
+    for each in (task_id, left):
+        assert tenure(pair.url, "task", "cancel", each)[0] == 0
+    code, changes, _ = tenure(pair.url, "task", "watch", task_id)
+    assert code == 1
+    assert (changes[-1] if isinstance(changes, list) else changes)["status"] == "cancelled"
+
+
+def test_a_question_of_a_real_task_is_answered_later(pair: Pair) -> None:
+    code, _, said = tenure(pair.url, "call", "confirm_delete", "--arg", "filename=a")
+    assert code == 3
+    task_id = said.split("task ")[1].split(" ")[0]
+    assert list(tenure(pair.url, "task", "get", task_id)[1]["inputRequests"]) == ["confirm"]
+    assert tenure(pair.url, "task", "answer", task_id, "confirm", "--content", '{"confirm": true}')[0] == 0
+    code, changes, _ = tenure(pair.url, "task", "watch", task_id)
+    ended = changes[-1] if isinstance(changes, list) else changes
+    assert (code, ended["result"]["content"][0]["text"]) == (0, "Deleted a")
+
+
+async def test_a_question_is_told_and_answered(fake: FakeServer) -> None:
+    fake.answers["tools/call"] = [task("working", resultType="task")]
+    fake.answers["tasks/get"] = [task("input_required", **asks("name"))]
+    fake.answers["tasks/update"] = [{"resultType": "complete"}]
+    code, _, said = await on(fake, "call", "work")
+    assert code == 3
+    assert f"task {TASK_ID} asks" in said
+    assert (await on(fake, "task", "answer", TASK_ID, "name", "--content", '{"name": "Ann"}'))[0] == 0
+    assert (await on(fake, "task", "answer", TASK_ID, "name", "--decline"))[0] == 0
+    sent = [asked.params["inputResponses"]["name"] for asked in fake.of("tasks/update")]
+    assert sent == [{"action": "accept", "content": {"name": "Ann"}}, {"action": "decline"}]
+
+
+async def test_each_way_to_end_has_its_code(fake: FakeServer) -> None:
+    fake.answers["tasks/get"] = [error(-32602, "Task not found", status=400)]
+    fake.answers["tools/call"] = [error(-32602, "unknown tool", status=400)]
+    assert (await on(fake, "task", "get", TASK_ID))[0] == 5
+    assert (await on(fake, "call", "nothing"))[0] == 4
+    assert (await on(fake, "call", "work", "--json-args", "[]"))[0] == 2
+    assert (await on(fake, "call", "work", "--arg", "novalue"))[0] == 2
+    assert (await on(fake, "call", "work", "--task", "--wait"))[0] == 2
+
+
+def test_every_error_of_the_client_that_a_command_can_meet_has_a_code() -> None:
+    kinds = set(ClientError.__subclasses__())
+    assert {kind.__name__ for kind in kinds - set(EXIT_CODES)} == {"ToolError"}, "a tool error is shown as the result it is"
+
+
+async def test_on_a_terminal_it_is_text_without_what_steers_it(fake: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
+    fake.answers["tools/list"] = [tools({"name": "work", "description": "Works."})]
+    fake.answers["tools/call"] = [text("done")]
+    assert await asyncio.to_thread(main, ["tools", "--url", fake.url, "--output", "text"]) == 0
+    assert await asyncio.to_thread(main, ["call", "work", "--url", fake.url, "--output", "text"]) == 0
+    assert capsys.readouterr().out == "work  Works.\ndone\n"
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    err = Terminal()
+    Display(as_json=False, err=err).progress(Progress(1, 2, "evil \x1b[2J"))
+    assert err.getvalue() == "\r\033[K1/2 evil \N{REPLACEMENT CHARACTER}[2J"
+
+
+async def test_a_person_is_asked_property_by_property(monkeypatch: pytest.MonkeyPatch) -> None:
+    schema = {"properties": {"name": {"type": "string"}, "age": {"type": "integer"}, "nick": {"type": "string"}}}
+    request = InputRequest("elicitation/create", {"message": "Who?", "requestedSchema": schema})
+    display = Display(as_json=False, err=io.StringIO())
+    monkeypatch.setattr(sys, "stdin", io.StringIO("12\n34\n\n"))
+    assert await display.ask("k", request) == {"action": "accept", "content": {"name": "12", "age": 34}}
+    assert await display.ask("k", request) == {"action": "decline"}
+
+
+@pytest.mark.parametrize(
+    ("word", "schema", "value"),
+    [("7", {"type": "string"}, "7"), ("7", {"type": "integer"}, 7), ("yes", None, "yes"), ("[1]", None, [1])],
+)
+def test_words_of_the_command_line_are_read_by_what_the_tool_takes(word: str, schema: Any, value: Any) -> None:
+    assert read_value(word, schema) == value

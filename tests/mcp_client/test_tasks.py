@@ -1,0 +1,179 @@
+"""A task is waited for until it ends or the deadline comes, whatever is in between."""
+
+import asyncio
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from mcp_bridge.client import (
+    DeadlineExceeded,
+    HandleExpired,
+    InputNeeded,
+    InputRequest,
+    ProtocolFailure,
+    TaskCancelled,
+    TaskClient,
+    TaskFailed,
+    TaskHandle,
+    TaskSnapshot,
+)
+from tests.mcp_client.conftest import QUICK
+from tests.mcp_client.fake_server import TASK_ID, Answer, Asked, FakeServer, asks, cut, error, gateway, stream, task, text
+
+NOT_FOUND = error(-32602, "Task not found", status=400)
+DONE = task("completed", at=9, result=text("done"))
+ACKNOWLEDGED = {"method": "notifications/subscriptions/acknowledged", "params": {"notifications": {"taskIds": [TASK_ID]}}}
+
+
+def told(snapshot: dict[str, Any]) -> dict[str, Any]:
+    return {"method": "notifications/tasks", "params": snapshot}
+
+
+def handle_of(fake: FakeServer) -> TaskHandle:
+    return TaskHandle(TASK_ID, fake.url, "work")
+
+
+async def test_the_wait_outlives_whatever_lies_between(fake: FakeServer) -> None:
+    fake.answers["tasks/get"] = [
+        task("working"), cut, gateway(503, Retry_After="0"), error(42900, "slower", status=429, Retry_After="0"),
+        error(50300, "away", status=503), gateway(504), stream(), task("working", statusMessage="half"), DONE,
+    ]  # fmt: skip
+    seen: list[str | None] = []
+    async with TaskClient(fake.url, policy=QUICK) as client:
+        result = await client.wait_task(handle_of(fake), on_change=lambda snapshot: seen.append(snapshot.status_message))
+    assert result.text == "done"
+    assert seen == [None, "half", None]
+    assert {asked.headers["Mcp-Name"] for asked in fake.of("tasks/get")} == {TASK_ID}
+
+
+@pytest.mark.parametrize("between", [task("working"), gateway(503), gateway(429, Retry_After="60")])
+async def test_the_deadline_ends_the_wait_and_not_the_task(fake: FakeServer, between: Answer) -> None:
+    fake.answers["tasks/get"] = [between]
+    async with TaskClient(fake.url, policy=QUICK) as client:
+        with pytest.raises(DeadlineExceeded) as raised:
+            await client.wait_task(handle_of(fake), deadline=timedelta(seconds=0.1))
+    assert raised.value.handle == handle_of(fake)
+    assert not fake.of("tasks/cancel")
+
+
+async def test_a_server_that_says_nothing_does_not_outlast_the_deadline(fake: FakeServer) -> None:
+    released = asyncio.Event()
+
+    async def silent(_request: web.Request, _asked: Asked) -> web.StreamResponse:
+        await released.wait()
+        return web.Response()
+
+    fake.answers["tasks/get"] = [silent]
+    async with TaskClient(fake.url, policy=QUICK) as client:
+        with pytest.raises(DeadlineExceeded):
+            await client.wait_task(handle_of(fake), deadline=timedelta(seconds=0.1))
+        released.set()
+
+
+async def test_each_key_is_answered_once(fake: FakeServer) -> None:
+    calls: list[str] = []
+
+    async def accept(key: str, _request: InputRequest) -> Mapping[str, Any]:
+        calls.append(key)
+        return {"action": "accept", "content": {}}
+
+    fake.answers["tasks/get"] = [
+        task("input_required", **asks("a")), task("input_required", at=1, **asks("a")),
+        task("input_required", at=2, **asks("a", "b")), task("working", at=3), DONE,
+    ]  # fmt: skip
+    fake.answers["tasks/update"] = [gateway(503), {"resultType": "complete"}]
+    async with TaskClient(fake.url, handlers={"elicitation/create": accept}, policy=QUICK) as client:
+        assert (await client.wait_task(handle_of(fake))).text == "done"
+    assert calls == ["a", "b"]
+    sent = [list(asked.params["inputResponses"]) for asked in fake.of("tasks/update")]
+    assert sent == [["a"], ["a"], ["b"]], "the first was lost on its way and sent again as it was"
+
+
+async def test_a_question_without_a_handler_ends_the_wait_with_the_handle(fake: FakeServer) -> None:
+    fake.answers["tasks/get"] = [task("input_required", **asks("a")), task("working", at=1), DONE]
+    fake.answers["tasks/update"] = [{"resultType": "complete"}]
+    async with TaskClient(fake.url, policy=QUICK) as client:
+        with pytest.raises(InputNeeded) as raised:
+            await client.wait_task(handle_of(fake))
+        assert raised.value.handle is not None
+        await client.update_task(raised.value.handle, {"a": {"action": "decline"}})
+        assert (await client.wait_task(raised.value.handle)).text == "done"
+
+
+async def test_an_answer_that_is_refused_is_not_taken_for_an_expired_handle(fake: FakeServer) -> None:
+    fake.answers["tasks/update"] = [error(-32602, "Invalid params: a", status=400)]
+    fake.answers["tasks/get"] = [task("input_required", **asks("a")), NOT_FOUND]
+    async with TaskClient(fake.url, policy=QUICK) as client:
+        with pytest.raises(ProtocolFailure, match="Invalid params: a"):
+            await client.update_task(handle_of(fake), {"a": {}})
+        with pytest.raises(HandleExpired):
+            await client.update_task(handle_of(fake), {"a": {}})
+
+
+async def test_every_way_to_look_at_an_expired_handle_says_so(fake: FakeServer) -> None:
+    fake.answers |= {"tasks/get": [NOT_FOUND], "tasks/cancel": [NOT_FOUND]}
+    handle = handle_of(fake)
+    async with TaskClient(fake.url, policy=QUICK) as client:
+        for looking in (client.get_task(handle), client.cancel_task(handle), client.wait_task(handle), first(client, handle)):
+            with pytest.raises(HandleExpired) as raised:
+                await looking
+            assert raised.value.task_id == TASK_ID
+
+
+async def first(client: TaskClient, handle: TaskHandle) -> TaskSnapshot:
+    return await anext(client.listen_tasks([handle]))
+
+
+async def test_the_ends_of_a_task_are_told_apart(fake: FakeServer) -> None:
+    fake.answers["tasks/get"] = [task("failed", error={"code": -32603, "message": "broken", "data": [1]}), task("cancelled")]
+    async with TaskClient(fake.url, policy=QUICK) as client:
+        with pytest.raises(TaskFailed, match="broken") as failed:
+            await client.wait_task(handle_of(fake))
+        with pytest.raises(TaskCancelled):
+            await client.wait_task(handle_of(fake))
+    assert (failed.value.code, failed.value.data) == (-32603, [1])
+
+
+async def listened(client: TaskClient, handle: TaskHandle) -> list[tuple[str, str | None]]:
+    return [(snapshot.status, snapshot.status_message) async for snapshot in client.listen_tasks([handle])]
+
+
+async def test_listening_polls_where_the_server_does_not_tell(fake: FakeServer) -> None:
+    fake.answers["tasks/get"] = [task("working"), task("working"), task("working", at=1, statusMessage="half"), DONE]
+    async with TaskClient(fake.url, policy=QUICK) as client:
+        assert await listened(client, handle_of(fake)) == [("working", None), ("working", "half"), ("completed", None)]
+    assert len(fake.of("subscriptions/listen")) == 1
+
+
+async def test_listening_polls_where_the_server_tells_only_of_other_things(fake: FakeServer) -> None:
+    fake.answers["subscriptions/listen"] = [
+        stream({"method": "notifications/subscriptions/acknowledged", "params": {"notifications": {}}}, result={})
+    ]
+    fake.answers["tasks/get"] = [DONE]
+    async with TaskClient(fake.url, policy=QUICK) as client:
+        assert await listened(client, handle_of(fake)) == [("completed", None)]
+
+
+async def test_listening_goes_on_over_streams_that_end_and_says_nothing_twice(fake: FakeServer) -> None:
+    half = task("working", at=2, statusMessage="half")
+    fake.answers["subscriptions/listen"] = [
+        stream(ACKNOWLEDGED, told(task("working"))),
+        stream(ACKNOWLEDGED, told(task("working")), told(half), result={"resultType": "complete"}),
+        gateway(502),
+        stream(ACKNOWLEDGED, told(task("working")), told(DONE), result={"resultType": "complete"}),
+    ]
+    fake.answers["tasks/get"] = [task("working"), half]
+    async with TaskClient(fake.url, policy=QUICK) as client:
+        assert await listened(client, handle_of(fake)) == [("working", None), ("working", "half"), ("completed", None)]
+    assert fake.of("subscriptions/listen")[0].params["notifications"] == {"taskIds": [TASK_ID]}
+
+
+async def test_a_task_that_a_stream_does_not_tell_of_is_found_to_be_expired(fake: FakeServer) -> None:
+    fake.answers["subscriptions/listen"] = [stream(ACKNOWLEDGED, result={"resultType": "complete"})]
+    fake.answers["tasks/get"] = [NOT_FOUND]
+    async with TaskClient(fake.url, policy=QUICK) as client:
+        with pytest.raises(HandleExpired):
+            await listened(client, handle_of(fake))
