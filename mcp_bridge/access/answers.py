@@ -15,7 +15,7 @@ from mcp_bridge.access.tool_schemas import Report, compile_schema
 from mcp_bridge.wire.failures import invalid_params
 from mcp_bridge.wire.questions import ELICITATION, ROOTS, SAMPLING, Question
 
-ANSWER_BYTES: Final = 256 * 1024
+ANSWER_BYTES: Final = 255 * 1024
 _REASON_CHARACTERS: Final = 200
 _RESULTS: Final[Mapping[str, str]] = {
     ELICITATION: "ElicitResult",

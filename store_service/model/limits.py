@@ -20,7 +20,8 @@ MESSAGE_BYTES: Final = 6 * MIB
 """The largest gRPC message, in either direction."""
 
 QUESTION_BYTES: Final = 64 * 1024
-ANSWERED_BYTES: Final = 256 * 1024
+ANSWERED_BYTES: Final = 255 * 1024
+"""So much that the answers of one wait fit into one checkpoint."""
 SIGNAL_BYTES: Final = 1 * MIB
 
 QUESTIONS_PER_WAIT: Final = 16

@@ -730,7 +730,7 @@ class InputAnswer(_message.Message):
     """The key of the question."""
     @_builtins.property
     def response(self) -> Global___Payload:
-        """The caller's answer as JSON, kept byte for byte. At most 256 KiB."""
+        """The caller's answer as JSON, kept byte for byte. At most 255 KiB."""
 
     def __init__(
         self,
