@@ -45,6 +45,10 @@ up: install ## keep Postgres, store, bridge and a worker running (PORT=8080, ROU
 test: install ## run the tests (ARGS='-k name')
 	@$(BIN)/pytest $(ARGS)
 
+.PHONY: model
+model: install ## hold the store against a pure model of its contract (MODEL_EXAMPLES=60 MODEL_STEPS=40)
+	@$(BIN)/pytest tests/model $(ARGS)
+
 .PHONY: interleaving
 interleaving: install ## race every pair of the store's operations (four minutes)
 	@INTERLEAVING=all $(BIN)/pytest tests/interleaving $(ARGS)
