@@ -40,6 +40,7 @@ def _how_to_use(pair: Pair, folder: Path) -> str:
     headers, body = write_request(
         "tools/call", params, request_id=1, capabilities={}, client_info={"name": "curl", "version": "1"}
     )
+    headers["Accept"] = "application/json"  # one JSON to read, where a client would get a stream of events
     curl = " ".join(["curl -s", pair.url, *(f"-H {shlex.quote(f'{key}: {value}')}" for key, value in headers.items())])
     config = {"mcpServers": {"tenure": {"type": "http", "url": pair.url}}}
     return f"""
