@@ -5,7 +5,8 @@ from typing import Any
 
 from taskstore.v1 import leases_pb2, retention_pb2, tasks_pb2, tenants_pb2, types_pb2
 
-from tests.model.values import Lease, Owner
+from tests.model.checks import Owner
+from tests.model.rows import Lease
 
 
 def _owner(owner: Owner | None) -> types_pb2.Owner | None:

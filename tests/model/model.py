@@ -10,31 +10,25 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
-from tests.model.values import (
+from tests.model.checks import (
     DAY_MS,
     MIB,
     MS,
-    TERMINAL,
     YEARS,
     Answer,
-    Lease,
     Owner,
     Refused,
-    Signal,
-    Task,
-    Tenant,
-    Wait,
     check,
     check_choice,
     is_id,
-    is_lease,
     is_name,
     is_owner,
     is_payload,
     is_text,
     lean,
     payload,
-)  # fmt: skip
+)  # fmt: skip # isort: skip
+from tests.model.rows import TERMINAL, TOO_LATE, TOO_OFTEN, Lease, Signal, Task, Tenant, Wait
 
 QUANTUM: Final = 10
 """How many tasks of one tenant a claim takes at most before it looks at the next tenant."""
@@ -55,8 +49,6 @@ class Model:
         self._max_crashes = max_crashes
         self._turn = 0
 
-    # -- what callers do ---------------------------------------------------------------------------------------------------
-
     def create_task(
         self, *, tenant_id: str, request_id: str, workflow: str, version: int, owner: Owner, data: bytes, media_type: str = "",
         priority: int = 0, ttl_ms: int = 0, poll_ms: int = 0, deadline_ms: int = 0, abandon_ms: int = 0,
@@ -67,7 +59,7 @@ class Model:
         check(is_name(tenant_id) and is_text(request_id, 128) and is_text(workflow, 256) and 1 <= version < 2**31)
         check(is_owner(owner) and is_payload(media_type, data, MIB) and 0 <= deadline_ms < YEARS and 0 <= abandon_ms < YEARS)
         check(0 <= ttl_ms < 10 * YEARS and 0 <= poll_ms <= 3_600_000 and len(digest) in (0, 32))
-        check(len(early) <= 16 and all(is_text(key, 160) and is_payload("", one, MIB // 4) for key, one in early.items()))
+        check(len(early) <= 16 and all(is_text(key, 160) and is_payload("", one, 255 * 1024) for key, one in early.items()))
         tenant = self.tenants.setdefault(tenant_id, Tenant())
         tenant.refill(self.now)
         contract = lean(
@@ -176,7 +168,7 @@ class Model:
     ) -> Answer:
         """For each key whether it answered an open question. With the last of them the task goes on."""
         check(1 <= len(answers) <= 100)
-        check(all(is_text(key, 160) and is_payload("", one, MIB // 4) for key, one in answers.items()))
+        check(all(is_text(key, 160) and is_payload("", one, 255 * 1024) for key, one in answers.items()))
         task = self._find(tenant_id, task_id, owner)
         wait = task.wait
         waits = task.state == "WAITING" and wait is not None and wait.kind == "INPUT" and not self._is_past(wait.until)
@@ -220,8 +212,6 @@ class Model:
             raise Refused("SIGNAL_NOT_FOUND")
         return {"task_id": signal.task_id, "name": signal.name, "state": signal.state, "accepted_at": signal.accepted_at}
 
-    # -- what workers do ---------------------------------------------------------------------------------------------------
-
     def lease_tasks(
         self, *, request_id: str, worker_id: str, workflows: Sequence[tuple[str, int]], limit: int, lease_ms: int,
         tenant_ids: Sequence[str] = (), served: Sequence[str] = (),
@@ -235,7 +225,7 @@ class Model:
         if not found:
             self._promote_due()
             found = self._claim(*arguments)
-        return lean(tasks=[self._leased(task) for task in found])
+        return lean(tasks=[task.leased_shown(self._lease(task), self.signals) for task in found])
 
     def heartbeat_task(self, *, lease: Lease, lease_ms: int) -> Answer:
         """Extends a lease and never shortens it. An expired one stays expired."""
@@ -362,8 +352,6 @@ class Model:
             self._wake(task, "INPUT", self.now)
         return self._asked(lease)
 
-    # -- what operators and time do ----------------------------------------------------------------------------------------
-
     def set_tenant_policy(
         self, *, tenant_id: str, max_outstanding: int, max_leased: int, retention_ms: int, max_input_bytes: int = 0,
         max_creates_per_second: int = 0,
@@ -396,9 +384,7 @@ class Model:
         due = [one for one in due if (one[0] or 0) <= self.now - tenant.retention_ms * MS]
         removed = []
         for _, _, task in sorted(due, key=lambda one: one[:2])[: limit or 100]:
-            tombstone = {"tenant_id": tenant_id, "cursor": len(tenant.tombstones) + 1, "task_id": task.task_id, "tool": "tool"}
-            tombstone |= {"workflow": task.lane[0], "workflow_version": task.lane[1], "state": task.state}
-            tombstone |= {"created_at": task.created_at, "ended_at": task.ended_at, "removed_at": self.now}
+            tombstone = task.tombstone(len(tenant.tombstones) + 1, self.now)
             tenant.tombstones.append(tombstone)
             removed.append(tombstone)
             del self.tasks[tenant_id, task.task_id]
@@ -432,8 +418,6 @@ class Model:
         for key in gone:
             del self.signals[key]
         return lean(compacted=len(gone))
-
-    # -- the rules that several operations share ---------------------------------------------------------------------------
 
     def _claim(
         self, request_id: str, worker_id: str, workflows: Sequence[tuple[str, int]], limit: int, lease_us: int,
@@ -483,13 +467,9 @@ class Model:
             if past(task.cancel_at) or (dead and task.wished):
                 self._end(task, "CANCELLED", worker=worker)
             elif late or (dead and crashes > self._max_crashes and not abandoned):
-                reason = "EXECUTION_DEADLINE" if late else "CRASH_LIMIT"
-                text = (
-                    "The work ran past its execution deadline." if late
-                    else "The work was given up: its workers were lost too often."
-                )  # fmt: skip
-                task.outcome = {"error": {"code": -32603, "message": text, "reason": reason}}
-                self._end(task, "FAILED", worker=worker, detail=reason)
+                error = TOO_LATE if late else TOO_OFTEN
+                task.outcome = {"error": error}
+                self._end(task, "FAILED", worker=worker, detail=str(error["reason"]))
             elif abandoned and (task.state != "LEASED" or dead):
                 self._end(task, "CANCELLED", worker=worker)
             elif dead:
@@ -509,7 +489,7 @@ class Model:
 
     def _finishing(self, lease: Lease, content: object) -> Task | None:
         """The task that a lease ends; None for the same end by the same lease again."""
-        check(is_lease(lease))
+        check(lease.is_formed)
         task = self._holder(lease)
         if task is not None:
             task.finished = (lease._replace(epoch=0), content)
@@ -527,7 +507,7 @@ class Model:
         return task if matches and (any_epoch or lease.epoch == self.epoch) else None
 
     def _held(self, lease: Lease) -> Task:
-        check(is_lease(lease))
+        check(lease.is_formed)
         task = self._holder(lease)
         if task is None:
             raise Refused("LEASE_LOST")
@@ -609,15 +589,5 @@ class Model:
     def _is_past(self, at: int | None) -> bool:
         return at is not None and at <= self.now
 
-    # -- what is shown -----------------------------------------------------------------------------------------------------
-
     def _lease(self, task: Task) -> Lease:
         return Lease(task.tenant_id, task.task_id, task.worker_id, task.token, self.epoch)
-
-    def _leased(self, task: Task) -> Answer:
-        return lean(
-            lease=self._lease(task)._asdict(), expires_at=task.expires_at, contract=task.contract, input=task.input,
-            attempts=task.attempts, crashes=task.crashes, retries=task.retries, checkpoints=len(task.checkpoints),
-            cancel_requested=task.wished, deadline_at=task.deadline_at, created_at=task.created_at,
-            wake=task.wake_shown(self.signals),
-        )  # fmt: skip

@@ -23,7 +23,7 @@ from tests.model.conftest import make_database
 from tests.model.machine import StoreMachine
 from tests.model.real import Real
 
-EXAMPLES: Final = 100
+EXAMPLES: Final = 150
 STEPS: Final = 40
 
 
@@ -36,7 +36,7 @@ class Mutant:
     becomes: str
 
 
-FENCE: Final = "s.worker_id = u.w AND s.token = u.k AND u.e = v_epoch\n      AND s.expires_at > v_now\n  ), decided"
+FENCE: Final = "s.worker_id = u.w AND s.token = u.k AND u.e = v_epoch\n      AND s.expires_at > v_now"
 MUTANTS: Final = {
     "a finish that checks no token": Mutant("finish_tasks", FENCE, FENCE.replace("AND s.token = u.k ", "")),
     "a finish that checks no worker": Mutant("finish_tasks", FENCE, FENCE.replace("s.worker_id = u.w", "u.w IS NOT NULL")),

@@ -7,10 +7,11 @@ from taskstore.v1 import leases_pb2, tasks_pb2
 
 from tests.model import arguments as some
 from tests.model import calls
+from tests.model.checks import CODES, Refused
 from tests.model.model import Model
 from tests.model.plain import Outcome
 from tests.model.real import GRACE_MS, MAX_CRASHES, START, Real
-from tests.model.values import CODES, Lease, Refused
+from tests.model.rows import Lease
 
 BATCHES: Final = {
     "create_task": ("create_tasks", tasks_pb2.CreateTasksRequest, "created"),

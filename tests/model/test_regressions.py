@@ -4,8 +4,9 @@ from typing import Any, Final
 
 import pytest
 
+from tests.model.checks import MS, Owner
 from tests.model.pair import Pair
-from tests.model.values import MS, Lease, Owner
+from tests.model.rows import Lease
 
 ANN: Final = ("test", "ann")
 BOB: Final = ("test", "bob")

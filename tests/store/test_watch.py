@@ -132,6 +132,18 @@ async def test_two_watchers_of_two_stores_see_the_same(store: Stubs, second_stor
         await watch.ends()
 
 
+async def test_a_change_of_one_task_tells_nothing_of_the_others(store: Stubs) -> None:
+    tasks = [await create(store, workflow=name) for name in ("a", "b", "c")]
+    watch = Watch(store, *(task.task_id for task in tasks))
+    for _ in tasks:
+        assert await watch.state() == "QUEUED"
+    for task, name in zip(tasks, ("a", "b", "c"), strict=True):
+        await lease(store, workflow=name)
+        answer = await watch.next()
+        assert (answer.task_id, answer.task.state) == (task.task_id, types_pb2.TASK_STATE_LEASED)
+    watch.call.cancel()
+
+
 async def test_a_watcher_that_comes_back_begins_with_what_stands(store: Stubs) -> None:
     task = await create(store)
     watch = Watch(store, task.task_id)
