@@ -31,7 +31,7 @@ delays_ms = st.sampled_from([0, 1, 5_000, DAY_MS])
 timeouts_ms = st.sampled_from([0, 0, 1, 10_000, 20_000, YEARS - 1])
 signal_ids = st.sampled_from([f"s{n}" for n in range(5)])
 questions = st.lists(
-    st.tuples(st.sampled_from(("a", "b", "c")), payloads), min_size=1, max_size=3, unique_by=lambda one: one[0]
+    st.tuples(st.sampled_from(("a", "a", "b")), payloads), min_size=1, max_size=3, unique_by=lambda one: one[0]
 )
 keys = st.sampled_from(("a", "b", "c", "a#2", "b#2", "a#3", "never"))
 answers = st.dictionaries(keys, payloads, min_size=1, max_size=3)

@@ -77,7 +77,7 @@ class Choices:
         if not self._waiting(kind) and data.draw(st.booleans()):
             self._suspend(data, kind)
         waiting = self._waiting(kind)
-        mostly = data.draw(st.sampled_from([True, True, True, False]))
+        mostly = data.draw(st.sampled_from([True, True, False]))
         return data.draw(st.sampled_from(waiting)) if waiting and mostly else self._any_task(data)
 
     def _waiting(self, kind: str) -> list[tuple[str, str]]:
