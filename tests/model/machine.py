@@ -16,7 +16,7 @@ from tests.model.rows import TERMINAL, Lease
 SECOND: Final = 1_000 * MS
 WEIGHTS: Final = {
     "lease": 7, "advance": 4, "suspend": 4, "publish": 4, "create": 3, "append": 3, "answer": 3, "repeat": 3, "batch": 3,
-    "bring_along": 3, "heartbeat": 3, "complete": 2, "fail": 2, "release": 2, "cancel": 3, "read": 2, "fork": 1, "progress": 1,
+    "bring_along": 3, "heartbeat": 3, "complete": 2, "fail": 2, "release": 2, "cancel": 3, "read": 2, "fork": 2, "progress": 1,
     "confirm": 1, "attach": 1, "set_policy": 1, "remove": 1, "compact": 1, "lose_workers": 1, "restore": 1,
 }  # fmt: skip
 STEPS: Final = [name for name, weight in WEIGHTS.items() for _ in range(weight)]
@@ -52,10 +52,12 @@ class StoreMachine(RuleBasedStateMachine, Choices):
         self._say(data, "create_task", **self._new_task(data))
 
     def fork(self, data: Data) -> None:
-        tenant_id, task_id = self._any_task(data)
+        far = [key for key, task in self.model.tasks.items() if task.checkpoints][-2:]
+        tenant_id, task_id = data.draw(st.sampled_from([*far, self._any_task(data)]))
         has = len(self.model.tasks[tenant_id, task_id].checkpoints) if (tenant_id, task_id) in self.model.tasks else 0
+        request_id = data.draw(st.sampled_from([self._new_id(), self._new_id(), data.draw(some.request_ids)]))
         self._say(
-            data, "fork_task", tenant_id=tenant_id, request_id=data.draw(some.request_ids), source_task_id=task_id,
+            data, "fork_task", tenant_id=tenant_id, request_id=request_id, source_task_id=task_id,
             checkpoints=data.draw(st.integers(0, has + 1)), **self._owner(data, tenant_id, task_id),
         )  # fmt: skip
 
@@ -105,7 +107,8 @@ class StoreMachine(RuleBasedStateMachine, Choices):
         tenant_id, task_id = self._waiting_task(data, "input")
         task = self.model.tasks.get((tenant_id, task_id))
         open_ = [one.key for one in task.questions if one.state == "OPEN"] if task else []
-        given = data.draw(st.one_of(some.answers, st.fixed_dictionaries(dict.fromkeys(open_ or ["a"], some.payloads))))
+        every = st.fixed_dictionaries(dict.fromkeys(open_ or ["a"], some.payloads))
+        given = data.draw(data.draw(st.sampled_from([some.answers, every, every])))
         self._say(data, "answer_inputs", tenant_id=tenant_id, task_id=task_id, answers=given)
 
     def cancel(self, data: Data) -> None:

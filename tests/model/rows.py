@@ -52,9 +52,9 @@ class Tenant:
 
     def refill(self, now: int) -> None:
         """What it may create grows with the time, up to what it may create in a second."""
-        most = self.max_creates_per_second
-        elapsed = max(0, min(now - self.creates_at, 1_000_000))
-        self.creates_left, self.creates_at = min(most, self.creates_left + most * elapsed / 1_000_000), now
+        if most := self.max_creates_per_second:
+            elapsed = max(0, min(now - self.creates_at, 1_000_000))
+            self.creates_left, self.creates_at = min(most, self.creates_left + most * elapsed / 1_000_000), now
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from tests.model.real import Real
 
 EXAMPLES: Final = int(os.environ.get("MODEL_EXAMPLES", "60"))
 STEPS: Final = int(os.environ.get("MODEL_STEPS", "40"))
-SHRINK: Final = os.environ.get("MODEL_SHRINK", "1") == "1"
+SHRINK: Final = os.environ.get("MODEL_SHRINK") == "1"
 
 
 def test_the_store_does_what_the_model_does(real: Real) -> None:
