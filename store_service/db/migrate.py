@@ -51,6 +51,8 @@ async def migrate(dsn: str) -> list[Migration]:
             for migration in missing:
                 await connection.execute(migration.sql)
                 await connection.execute(queries["add_migration"], migration.number, migration.phase, migration.name)
+            if missing:
+                await connection.execute(queries["pin_functions"])
             return missing
     finally:
         await connection.close()

@@ -15,6 +15,21 @@ SELECT to_regclass('public.tenure_migration') IS NOT NULL AS has
 -- Migrations name the schema's things without their schema.
 SET LOCAL search_path = tenure, pg_temp
 
+-- name: pin_functions
+-- In functions, names resolve in the schema alone, and plans are pinned where the query lives: by key, by nested loop, one
+-- plan for all parameters.
+DO $$
+DECLARE f regprocedure; setting text;
+BEGIN
+  FOR f IN SELECT p.oid FROM pg_proc p JOIN pg_language l ON l.oid = p.prolang
+           WHERE p.pronamespace = 'tenure'::regnamespace AND l.lanname = 'plpgsql' AND p.prorettype <> 'trigger'::regtype LOOP
+    FOREACH setting IN ARRAY ARRAY['search_path = tenure, pg_temp', 'enable_seqscan = off', 'enable_hashjoin = off',
+                                   'enable_mergejoin = off', 'plan_cache_mode = force_generic_plan'] LOOP
+      EXECUTE format('ALTER FUNCTION %s SET %s', f, setting);
+    END LOOP;
+  END LOOP;
+END $$
+
 -- name: list_migrations
 SELECT number, phase FROM public.tenure_migration ORDER BY number
 

@@ -31,7 +31,7 @@ UNREAD: Final = {
     "one",  # of the ping
     "pg_notify",
 }
-NO_ROWS: Final = {"create_migrations", "enter_schema", "add_migration", "forget_claims"}
+NO_ROWS: Final = {"create_migrations", "enter_schema", "pin_functions", "add_migration", "forget_claims"}
 
 
 def columns_read(stem: str) -> set[str]:

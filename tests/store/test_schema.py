@@ -1,16 +1,23 @@
 """Migrations, and what a store refuses to run on."""
 
 import asyncio
+import hashlib
 from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Final
 from uuid import uuid4
 
 import asyncpg
 import pytest
 
+import store_service
 from store_service.db.migrate import SchemaError, bump_epoch, check_schema, list_migrations, migrate
 from store_service.embedded import EmbeddedPostgres
 
 ADD = "INSERT INTO public.tenure_migration (number, phase, name) VALUES ($1, $2, 'later')"
+MIGRATIONS: Final = Path(str(store_service.__file__)).with_name("db") / "migrations"
+RELEASED: Final = Path(__file__).with_name("released_migrations.sha256")
+"""The migrations of releases, one a line as `sha256sum` writes them. A release adds its own."""
 # Everything in the schema that a migration makes, with its definition.
 DEFINITIONS = """
 SELECT 'function', oid::regprocedure::text, pg_get_functiondef(oid) FROM pg_proc WHERE pronamespace = 'tenure'::regnamespace
@@ -20,6 +27,41 @@ UNION ALL SELECT 'column', table_name || '.' || column_name, ordinal_position ||
   FROM information_schema.columns WHERE table_schema = 'tenure'
 ORDER BY 1, 2
 """
+
+
+def broken_promises(released: str, folder: Path) -> list[str]:
+    """What keeps a folder of migrations from following those that were released."""
+    digests = {name: digest for digest, name in map(str.split, released.splitlines())}
+    files = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.glob("*.sql")}
+    changed = [f"{name} was changed or removed" for name, digest in digests.items() if files.get(name) != digest]
+    newest = max(digests, default="")
+    return changed + [f"{name} comes too late" for name in sorted(files.keys() - digests.keys()) if name < newest]
+
+
+def test_released_migrations_are_frozen() -> None:
+    assert broken_promises(RELEASED.read_text(), MIGRATIONS) == []
+
+
+def test_a_released_migration_that_changed_or_a_new_one_among_them_is_found(tmp_path: Path) -> None:
+    released = ""
+    for name in ("0001_pre_a.sql", "0002_pre_b.sql", "0004_pre_d.sql"):
+        (tmp_path / name).write_text(name)
+        released += f"{hashlib.sha256(name.encode()).hexdigest()}  {name}\n"
+    (tmp_path / "0005_pre_e.sql").write_text("new")
+    assert broken_promises(released, tmp_path) == []
+    (tmp_path / "0001_pre_a.sql").write_text("changed")
+    (tmp_path / "0002_pre_b.sql").unlink()
+    (tmp_path / "0003_pre_c.sql").write_text("new")
+    assert broken_promises(released, tmp_path) == [
+        "0001_pre_a.sql was changed or removed",
+        "0002_pre_b.sql was changed or removed",
+        "0003_pre_c.sql comes too late",
+    ]
+
+
+def test_no_two_migrations_share_a_number() -> None:
+    numbers = [migration.number for migration in list_migrations()]
+    assert numbers == sorted(set(numbers))
 
 
 @pytest.fixture
@@ -47,6 +89,17 @@ async def test_migrating_twice_changes_nothing(empty_dsn: str) -> None:
     assert await migrate(empty_dsn) == []
     assert await definitions(empty_dsn) == before
     await check_schema(empty_dsn, allow_test_clock=False)
+
+
+async def test_every_function_resolves_names_in_the_schema_and_keeps_its_plan(database: asyncpg.Connection) -> None:
+    settings = await database.fetch(
+        "SELECT array_to_string(p.proconfig, ' ') AS pinned FROM pg_proc p JOIN pg_language l ON l.oid = p.prolang "
+        "WHERE p.pronamespace = 'tenure'::regnamespace AND l.lanname = 'plpgsql' AND p.prorettype <> 'trigger'::regtype"
+    )
+    assert len(settings) >= 25
+    for row in settings:
+        assert row["pinned"].startswith("search_path=tenure, pg_temp ")
+        assert "plan_cache_mode=force_generic_plan" in row["pinned"]
 
 
 async def test_five_that_migrate_at_once_apply_each_migration_once(empty_dsn: str) -> None:

@@ -39,7 +39,7 @@ def test_the_wheel_has_stubs_sql_schema_and_type_markers(wheel: Path) -> None:
         "taskstore/py.typed",
         "store_service/py.typed",
         "store_service/db/tasks.sql",
-        "store_service/db/migrations/0001_pre_tables.sql",
+        "store_service/db/migrations/0001_pre_tenants.sql",
         "mcp_bridge/py.typed",
         "mcp_bridge/access/routes.schema.json",
     } <= names

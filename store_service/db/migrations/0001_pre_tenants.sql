@@ -1,0 +1,120 @@
+-- The ground: the clock, the epoch, tenants and their lanes, and the counters that all others bring along.
+--
+-- Every key starts with the tenant. Two indexes cross tenants, the turn index and the due index, as whoever looks for
+-- work must not visit each tenant. Payloads are bytes that no SQL looks into. There are no foreign keys: a task's rows are
+-- written and removed together, by functions, under the lock of its tenant.
+--
+-- Each function is one transaction in one round trip, most of them for a batch of items that all name different tasks; a
+-- refused item is a row that says so and never spoils its neighbours. They are PL/pgSQL because each of its statements has a
+-- snapshot of its own: a statement that runs after a lock was won sees what the lock's former holder wrote. The order within
+-- each is the same:
+--   1. lock the tenants, sorted;  2. lock the tasks, sorted;  3. only then read the clock, once;
+--   4. compare the fence and write, in one statement;  5. bring the counters along.
+-- A clock read before the locks, or in the WHERE of the statement that takes them, would revive a lease that ran out while
+-- it waited.
+
+CREATE SCHEMA tenure;
+
+-- The clock of the store. Tests put another one in its place; `serve` refuses to run on any but this.
+CREATE FUNCTION tenure.task_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS 'SELECT clock_timestamp()';
+
+-- One row. Tokens are compared together with the epoch, which an operator raises when a database was restored, so that no
+-- token granted before ever matches again.
+CREATE TABLE tenure.epoch (
+  one   boolean PRIMARY KEY DEFAULT true CHECK (one),
+  epoch bigint NOT NULL
+);
+INSERT INTO tenure.epoch (epoch) VALUES (1);
+
+-- The order in which tenants were last served. Gaps do not matter.
+CREATE SEQUENCE tenure.turn;
+
+-- HOT. One row a tenant: its policy, its counters, and the tenant's mutex. Whoever changes a task's state, a counter, or a
+-- lane holds this row first. No secondary index and room in the page, so that each update stays in its page.
+CREATE TABLE tenure.tenant (
+  tenant_id       text COLLATE "C" PRIMARY KEY,
+  outstanding     int    NOT NULL DEFAULT 0 CHECK (outstanding >= 0),   -- tasks that have not ended
+  leased          int    NOT NULL DEFAULT 0 CHECK (leased >= 0),        -- of them in state LEASED, expired ones included
+  turn            bigint NOT NULL DEFAULT 0,                            -- when it was last served; 0 = never = first
+  tombstones      bigint NOT NULL DEFAULT 0,                            -- the last cursor given to a tombstone
+  max_outstanding int    NOT NULL DEFAULT 10000,
+  max_leased      int    NOT NULL DEFAULT 100,
+  max_input_bytes int    NOT NULL DEFAULT 1048576 CHECK (max_input_bytes BETWEEN 1 AND 1048576),
+  max_creates_per_second int NOT NULL DEFAULT 0 CHECK (max_creates_per_second >= 0),   -- 0 = as many as come
+  creates_left    double precision NOT NULL DEFAULT 0,                  -- of one second's worth, as it was at creates_at
+  creates_at      timestamptz NOT NULL DEFAULT '1970-01-01 00:00:00+00',
+  budgeted        boolean NOT NULL DEFAULT false,                       -- it has a budget, or had one
+  retention_ms    bigint NOT NULL DEFAULT 86400000 CHECK (retention_ms >= 86400000),
+  CHECK (max_leased BETWEEN 1 AND max_outstanding)
+) WITH (fillfactor = 40, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
+
+-- WARM. One row per (tenant, workflow, version). It is open, and in the turn index, if and only if a worker could take
+-- something from it now: something is ready and the tenant is below its lease limit. What cannot be taken is not scanned.
+CREATE TABLE tenure.lane (
+  tenant_id text COLLATE "C" NOT NULL,
+  workflow  text COLLATE "C" NOT NULL,
+  version   int     NOT NULL,
+  ready     int     NOT NULL DEFAULT 0 CHECK (ready >= 0),
+  turn      bigint  NOT NULL DEFAULT 0,
+  open      boolean NOT NULL DEFAULT false,
+  PRIMARY KEY (tenant_id, workflow, version)
+) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
+CREATE INDEX lane_turn ON tenure.lane (workflow, version, turn, tenant_id) WHERE open;
+
+-- What one task's transition does to the counters of its tenant and its lane.
+CREATE TYPE tenure.delta AS (
+  tenant_id text, workflow text, version int, outstanding int, leased int, ready int
+);
+
+-- The one place that writes the counters. The caller holds the tenants. Returns the lanes that a waiting worker may now
+-- find something in, as `workflow/version`.
+CREATE FUNCTION tenure.apply_deltas(p_deltas tenure.delta[], p_take_turn boolean DEFAULT false) RETURNS text[]
+LANGUAGE plpgsql AS $$
+DECLARE v_opened text[];
+BEGIN
+  WITH d AS MATERIALIZED (
+    SELECT u.tenant_id, u.workflow, u.version,
+           sum(u.outstanding)::int AS outstanding, sum(u.leased)::int AS leased, sum(u.ready)::int AS ready
+    FROM unnest(p_deltas) u GROUP BY 1, 2, 3
+  ), per_tenant AS (
+    SELECT d.tenant_id, sum(d.outstanding)::int AS outstanding, sum(d.leased)::int AS leased FROM d GROUP BY 1
+  ), counted AS (
+    UPDATE tenant t SET
+      outstanding = t.outstanding + p.outstanding, leased = t.leased + p.leased,
+      turn = CASE WHEN p_take_turn THEN nextval('turn') ELSE t.turn END
+    FROM per_tenant p WHERE t.tenant_id = p.tenant_id
+    RETURNING t.tenant_id, t.turn, t.leased < t.max_leased AS room, t.leased - p.leased < t.max_leased AS had_room
+  ), touched AS (
+    SELECT c.tenant_id, c.turn, c.room, c.had_room, l.workflow, l.version, coalesce(d.ready, 0) AS ready
+    FROM counted c
+    JOIN lane l ON l.tenant_id = c.tenant_id
+    LEFT JOIN d ON d.tenant_id = l.tenant_id AND d.workflow = l.workflow AND d.version = l.version
+    WHERE coalesce(d.ready, 0) <> 0 OR (l.ready > 0 AND (p_take_turn OR c.room <> c.had_room))
+  ), laned AS (
+    UPDATE lane l SET ready = l.ready + x.ready, turn = x.turn, open = x.room AND l.ready + x.ready > 0
+    FROM touched x WHERE l.tenant_id = x.tenant_id AND l.workflow = x.workflow AND l.version = x.version
+    RETURNING l.workflow, l.version, l.open AND (x.ready > 0 OR NOT x.had_room) AS opened
+  )
+  SELECT array_agg(DISTINCT x.workflow || '/' || x.version) INTO v_opened FROM laned x WHERE x.opened;
+  RETURN coalesce(v_opened, '{}');
+END $$;
+
+-- Sets a tenant's policy; the last writer wins. Lanes follow at once. Returns the lanes that opened.
+CREATE FUNCTION tenure.set_tenant_policy(
+  p_tenant text, p_max_outstanding int, p_max_leased int, p_retention_ms bigint, p_max_input_bytes int,
+  p_max_creates_per_second int
+) RETURNS text[] LANGUAGE plpgsql AS $$
+DECLARE v_opened text[];
+BEGIN
+  INSERT INTO tenant (tenant_id) VALUES (p_tenant) ON CONFLICT DO NOTHING;
+  UPDATE tenant SET max_outstanding = p_max_outstanding, max_leased = p_max_leased, retention_ms = p_retention_ms,
+    max_input_bytes = p_max_input_bytes, max_creates_per_second = p_max_creates_per_second
+    WHERE tenant_id = p_tenant;
+  WITH laned AS (
+    UPDATE lane l SET open = l.ready > 0 AND t.leased < t.max_leased, turn = t.turn
+    FROM tenant t WHERE t.tenant_id = p_tenant AND l.tenant_id = p_tenant AND l.ready > 0
+    RETURNING l.workflow, l.version, l.open
+  )
+  SELECT array_agg(x.workflow || '/' || x.version) INTO v_opened FROM laned x WHERE x.open;
+  RETURN coalesce(v_opened, '{}');
+END $$;

@@ -1,0 +1,164 @@
+-- Tasks: what was agreed, the state, one line for each transition; and their creation.
+
+-- COLD, written once: what was agreed at a task's creation, and its input.
+CREATE TABLE tenure.task (
+  tenant_id             text COLLATE "C" NOT NULL,
+  task_id               uuid NOT NULL,
+  request_id            text COLLATE "C" NOT NULL,
+  request_digest        bytea  NOT NULL,     -- SHA-256 of what was asked for, to tell a repetition from a conflict
+  tool                  text   NOT NULL,
+  workflow              text COLLATE "C" NOT NULL,
+  version               int    NOT NULL,
+  issuer                text   NOT NULL,
+  subject               text   NOT NULL,
+  client_capabilities   bytea  NOT NULL,
+  output_schema         bytea  NOT NULL,
+  ttl_ms                bigint NOT NULL,
+  poll_interval_ms      bigint NOT NULL,
+  execution_deadline_ms bigint NOT NULL,
+  trace_parent          text   NOT NULL,
+  priority              int    NOT NULL,
+  media_type            text   NOT NULL,
+  input                 bytea  NOT NULL,
+  created_at            timestamptz NOT NULL,
+  forked_from           uuid,                -- the task whose first checkpoints it started with
+  forked_checkpoints    int,
+  PRIMARY KEY (tenant_id, task_id),
+  UNIQUE (tenant_id, request_id),
+  CHECK ((forked_from IS NULL) = (forked_checkpoints IS NULL))
+);
+ALTER TABLE tenure.task ALTER COLUMN input SET STORAGE EXTERNAL;
+CREATE INDEX task_created ON tenure.task (tenant_id, created_at DESC, task_id DESC);
+
+-- HOT. A task's state and lease. `expires_at` is in no index, so that a heartbeat stays in its page.
+CREATE TABLE tenure.task_state (
+  tenant_id           text COLLATE "C" NOT NULL,
+  task_id             uuid NOT NULL,
+  workflow            text COLLATE "C" NOT NULL,
+  version             int     NOT NULL,
+  priority            int     NOT NULL,
+  state               text COLLATE "C" NOT NULL,
+  ready               boolean NOT NULL,              -- QUEUED and not resting: it can be taken, and its lane counts it
+  ready_at            timestamptz NOT NULL,          -- since when, or until when it rests
+  check_at            timestamptz,                   -- when somebody must look again; NULL = nothing will fall due
+  deadline_at         timestamptz,                   -- the execution deadline
+  abandon_at          timestamptz,                   -- when nobody waits for it any more
+  cancel_requested_at timestamptz,
+  cancel_at           timestamptz,                   -- when a cancel that was asked for is forced
+  worker_id           text COLLATE "C",
+  token               bigint  NOT NULL DEFAULT 0,
+  expires_at          timestamptz,
+  lived               boolean NOT NULL DEFAULT false,  -- the lease's worker was heard of since it was granted
+  attempts            int     NOT NULL DEFAULT 0,
+  crashes             int     NOT NULL DEFAULT 0,
+  retries             int     NOT NULL DEFAULT 0,
+  checkpoints         int     NOT NULL DEFAULT 0,
+  checkpoint_bytes    bigint  NOT NULL DEFAULT 0,
+  progress            bigint  NOT NULL DEFAULT 0,
+  lines               int     NOT NULL DEFAULT 0,
+  change              bigint  NOT NULL DEFAULT 1,
+  changed_at          timestamptz NOT NULL,
+  ended_at            timestamptz,
+  ttl_ms              bigint  NOT NULL,
+  handle_ends_at      timestamptz,                   -- one ttl after its end
+  finish_token        bigint,                        -- replay memory of the last finish, until the next claim
+  finish_digest       bytea,
+  recovery_ms         bigint,                        -- it holds a reservation, forfeited so long after its lease ran out
+  PRIMARY KEY (tenant_id, task_id),
+  CHECK (state IN ('QUEUED', 'LEASED', 'WAITING', 'COMPLETED', 'FAILED', 'CANCELLED')),
+  CHECK ((state = 'LEASED') = (worker_id IS NOT NULL)),
+  CHECK ((state = 'LEASED') = (expires_at IS NOT NULL)),
+  CHECK ((state IN ('COMPLETED', 'FAILED', 'CANCELLED')) = (ended_at IS NOT NULL)),
+  CHECK ((ended_at IS NULL) = (handle_ends_at IS NULL)),
+  CHECK (NOT ready OR state = 'QUEUED'),
+  CHECK (ended_at IS NULL OR (check_at IS NULL AND recovery_ms IS NULL))
+) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.01);
+CREATE INDEX task_ready ON tenure.task_state (tenant_id, workflow, version, priority DESC, ready_at, task_id) WHERE ready;
+CREATE INDEX task_due ON tenure.task_state (check_at) WHERE check_at IS NOT NULL;
+CREATE INDEX task_ended ON tenure.task_state (tenant_id, handle_ends_at) WHERE handle_ends_at IS NOT NULL;
+
+-- Append only. One line for each transition of a task.
+CREATE TABLE tenure.history (
+  tenant_id text COLLATE "C" NOT NULL,
+  task_id   uuid NOT NULL,
+  line      int  NOT NULL,
+  event     text COLLATE "C" NOT NULL,
+  at        timestamptz NOT NULL,
+  worker_id text COLLATE "C",
+  token     bigint,
+  detail    text NOT NULL DEFAULT '',
+  PRIMARY KEY (tenant_id, task_id, line)
+);
+
+-- Creates tasks. An item is CREATED, REPLAYED (its request id was used for the same content), REQUEST_ID_CONFLICT,
+-- INPUT_TOO_LARGE, OUTSTANDING_LIMIT or CREATE_RATE. No two items share a request id.
+CREATE FUNCTION tenure.create_tasks(
+  p_tenant text[], p_task uuid[], p_request text[], p_digest bytea[], p_tool text[], p_workflow text[], p_version int[],
+  p_issuer text[], p_subject text[], p_capabilities bytea[], p_schema bytea[], p_ttl_ms bigint[], p_poll_ms bigint[],
+  p_deadline_ms bigint[], p_trace text[], p_priority int[], p_media text[], p_input bytea[], p_abandon_ms bigint[],
+  p_e_item bigint[], p_e_key text[], p_e_response bytea[]
+) RETURNS TABLE (ordinal bigint, outcome text, task_id uuid, created_at timestamptz, opened text[])
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE v_now timestamptz; v_outcome text[]; v_id uuid[]; v_deltas delta[]; v_opened text[];
+BEGIN
+  INSERT INTO tenant (tenant_id) SELECT DISTINCT x FROM unnest(p_tenant) x ORDER BY 1 ON CONFLICT DO NOTHING;
+  PERFORM 1 FROM tenant WHERE tenant_id = ANY (p_tenant) ORDER BY tenant_id FOR NO KEY UPDATE;
+  v_now := task_now();
+  INSERT INTO lane (tenant_id, workflow, version)
+    SELECT DISTINCT u.t, u.w, u.v FROM unnest(p_tenant, p_workflow, p_version) u(t, w, v) ORDER BY 1, 2, 3
+    ON CONFLICT DO NOTHING;
+  WITH item AS (
+    SELECT u.o, u.t, u.id, x.task_id AS known, x.request_digest = u.digest AS same,
+           octet_length(p_input[u.o]) > l.max_input_bytes AS too_large, l.max_outstanding - l.outstanding AS room,
+           CASE WHEN l.max_creates_per_second > 0
+                THEN least(l.max_creates_per_second, l.creates_left + l.max_creates_per_second * extract(epoch FROM
+                       greatest(interval '0', least(v_now - l.creates_at, interval '1 s')))) END AS rate,
+           count(*) FILTER (WHERE x.task_id IS NULL AND octet_length(p_input[u.o]) <= l.max_input_bytes)
+             OVER (PARTITION BY u.t ORDER BY u.o) AS nth
+    FROM unnest(p_tenant, p_task, p_request, p_digest) WITH ORDINALITY u(t, id, r, digest, o)
+    JOIN tenant l ON l.tenant_id = u.t
+    LEFT JOIN task x ON x.tenant_id = u.t AND x.request_id = u.r
+  )
+  SELECT array_agg(CASE WHEN i.same THEN 'REPLAYED' WHEN i.known IS NOT NULL THEN 'REQUEST_ID_CONFLICT'
+                        WHEN i.too_large THEN 'INPUT_TOO_LARGE' WHEN i.nth > i.room THEN 'OUTSTANDING_LIMIT'
+                        WHEN i.nth > i.rate THEN 'CREATE_RATE' ELSE 'CREATED' END ORDER BY i.o),
+         array_agg(coalesce(i.known, i.id) ORDER BY i.o)
+  INTO v_outcome, v_id FROM item i;
+
+  UPDATE tenant l SET creates_at = v_now,
+    creates_left = least(l.max_creates_per_second, l.creates_left + l.max_creates_per_second * extract(epoch FROM
+                     greatest(interval '0', least(v_now - l.creates_at, interval '1 s')))) - c.n
+  FROM (SELECT p_tenant[u.o] AS t, count(*) FILTER (WHERE u.outcome = 'CREATED') AS n
+        FROM unnest(v_outcome) WITH ORDINALITY u(outcome, o) GROUP BY 1) c
+  WHERE l.tenant_id = c.t AND l.max_creates_per_second > 0;
+
+  WITH new AS MATERIALIZED (
+    SELECT u.o FROM unnest(v_outcome) WITH ORDINALITY u(outcome, o) WHERE u.outcome = 'CREATED'
+  ), cold AS (
+    INSERT INTO task (tenant_id, task_id, request_id, request_digest, tool, workflow, version, issuer, subject,
+                      client_capabilities, output_schema, ttl_ms, poll_interval_ms, execution_deadline_ms, trace_parent,
+                      priority, media_type, input, created_at)
+    SELECT p_tenant[o], p_task[o], p_request[o], p_digest[o], p_tool[o], p_workflow[o], p_version[o], p_issuer[o], p_subject[o],
+           p_capabilities[o], p_schema[o], p_ttl_ms[o], p_poll_ms[o], p_deadline_ms[o], p_trace[o], p_priority[o], p_media[o],
+           p_input[o], v_now
+    FROM new
+  ), hot AS (
+    INSERT INTO task_state (tenant_id, task_id, workflow, version, priority, state, ready, ready_at, check_at, deadline_at,
+                            abandon_at, ttl_ms, lines, changed_at)
+    SELECT p_tenant[o], p_task[o], p_workflow[o], p_version[o], p_priority[o], 'QUEUED', true, v_now,
+           least(d.at, a.at), d.at, a.at, p_ttl_ms[o], 1, v_now
+    FROM new
+    CROSS JOIN LATERAL (SELECT CASE WHEN p_deadline_ms[o] > 0 THEN v_now + p_deadline_ms[o] * interval '1 ms' END) d(at)
+    CROSS JOIN LATERAL (SELECT CASE WHEN p_abandon_ms[o] > 0 THEN v_now + p_abandon_ms[o] * interval '1 ms' END) a(at)
+  ), early AS (
+    INSERT INTO early_answer (tenant_id, task_id, key, response)
+    SELECT p_tenant[e.o], p_task[e.o], e.key, e.response FROM unnest(p_e_item, p_e_key, p_e_response) e(o, key, response)
+    JOIN new ON new.o = e.o
+  ), told AS (
+    INSERT INTO history (tenant_id, task_id, line, event, at) SELECT p_tenant[o], p_task[o], 0, 'CREATED', v_now FROM new
+  )
+  SELECT array_agg((p_tenant[o], p_workflow[o], p_version[o], 1, 0, 1)::delta) INTO v_deltas FROM new;
+  v_opened := apply_deltas(v_deltas);
+  RETURN QUERY SELECT u.o, u.outcome, v_id[u.o], v_now, v_opened FROM unnest(v_outcome) WITH ORDINALITY u(outcome, o);
+END $$;
