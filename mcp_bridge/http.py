@@ -1,4 +1,4 @@
-"""Floor 4: `POST /mcp`. From a request of HTTP to the answer of a method, the first failure winning.
+"""Floor 4: `POST /mcp` and `POST /t/{tenant}/mcp`. From a request of HTTP to the answer of a method, the first failure winning.
 
 Source: contract, sections 1, 10.6 and 10.8; security checklist H1 to H4 and H18 to H21.
 """
@@ -17,8 +17,9 @@ from aiohttp import web
 from aiohttp.web_exceptions import HTTPException
 from aiohttp.web_protocol import RequestPayloadError
 
-from mcp_bridge.access.callers import Authenticate, Caller
+from mcp_bridge.access.callers import Arrival, Authenticate, Caller
 from mcp_bridge.access.hosts import Guard
+from mcp_bridge.access.places import Place, nothing_here, place_at
 from mcp_bridge.methods.calls import Call, Method, Outbox
 from mcp_bridge.metrics import Metrics
 from mcp_bridge.stream import EventStream, converse
@@ -30,7 +31,6 @@ from mcp_bridge.wire.jsonrpc import Notification, Request, read_message, result_
 from mcp_bridge.wire.sse import event
 from store_service.client import StoreError
 
-PATH: Final = "/mcp"
 BODY_BYTES: Final = 5 * 1024 * 1024 // 4
 BODY_SECONDS: Final = 30.0
 HEADERS_BYTES: Final = 16 * 1024
@@ -127,9 +127,9 @@ class Endpoint:
     async def _result(self, request: web.BaseRequest, exchange: _Exchange) -> bytes | None:
         """The whole answer to a request; None for a notification. Raises Failure."""
         headers = Headers((name.decode("latin-1"), value.decode("latin-1")) for name, value in request.raw_headers)
-        _check_target(request)
+        place = _read_place(request)
         self._guard.check(headers, target_authority=urlsplit(request.raw_path).netloc or None)
-        caller = exchange.caller = await self._authenticate(request)
+        caller = exchange.caller = await self._authenticate(Arrival(place, headers))
         check_content(headers)
         exchange.form = choose_form(headers)
         message = self._read(await _read_body(request), exchange)
@@ -220,16 +220,18 @@ class Server(web.Server):
         )
 
 
-def _check_target(request: web.BaseRequest) -> None:
-    """Raises Failure 404, 405, 414 or 431."""
+def _read_place(request: web.BaseRequest) -> Place:
+    """Where the request wants to go. Raises Failure 404, 405, 414 or 431."""
     if len(request.raw_path) > TARGET_BYTES:
         raise refused(414, "The URL is too long", closes=True)
-    if request.rel_url.raw_path != PATH:
-        raise refused(404, f"There is nothing here; MCP is at {PATH}")
+    place = place_at(request.rel_url.raw_path)
+    if place is None:
+        raise nothing_here()
     if request.method != "POST":
         raise refused(405, "Only POST is served here", headers={"Allow": "POST"})
     if sum(len(name) + len(value) for name, value in request.raw_headers) > HEADERS_BYTES:
         raise refused(431, "The header is too large", closes=True)
+    return place
 
 
 async def _read_body(request: web.BaseRequest) -> bytes:

@@ -7,8 +7,10 @@ from itertools import islice
 from typing import Any, Final
 
 from jsonschema_rs import Draft202012Validator
+from taskstore.v1 import types_pb2
 
 from mcp_bridge.access.callers import Caller
+from mcp_bridge.access.grants import Action
 from mcp_bridge.wire.questions import Question
 
 _ERRORS_NAMED: Final = 5
@@ -89,6 +91,14 @@ class Routes:
     def find(self, caller: Caller, tool: str) -> Route | None:
         """The route of a tool that the caller may call."""
         return self.tenants.get(caller.tenant, {}).get(tool)
+
+    def may(self, caller: Caller, _action: Action, task: types_pb2.Task) -> bool:
+        """Whether the caller may do this with this task, by what the routes say now. A task belongs to its owner.
+
+        It is asked again before each thing that is done or shown: at every request, and at every snapshot of a stream.
+        Whether the caller's token has ended is not asked here, see `Caller.is_expired`.
+        """
+        return task.tenant_id == caller.tenant and task.contract.owner == caller.owner
 
 
 def _fault(path: Sequence[str | int], message: str) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
+from yarl import URL
 
 VERSION = "2026-07-28"
 TASKS: dict[str, Any] = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
@@ -71,7 +72,7 @@ class Client:
         self.url = f"http://127.0.0.1:{port}/mcp"
 
     async def send(
-        self, body: bytes | dict[str, Any], headers: dict[str, str], *, verb: str = "POST", url: str | None = None
+        self, body: bytes | dict[str, Any], headers: dict[str, str], *, verb: str = "POST", url: str | URL | None = None
     ) -> Answer:
         """Sends exactly this."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()

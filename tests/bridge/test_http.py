@@ -9,6 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from yarl import URL
 
 from mcp_bridge.app import Bridge
 from mcp_bridge.config import Config
@@ -43,11 +44,37 @@ async def test_only_post_is_served(client: Client, verb: str) -> None:
     assert answer.headers["Allow"] == "POST"
 
 
-@pytest.mark.parametrize("path", ["", "/", "/mcp/", "/MCP", "/metrics", "/.well-known/oauth-protected-resource"])
-async def test_there_is_one_path(client: Client, path: str) -> None:
-    answer = await client.send(DISCOVER, headers_for("server/discover"), url=f"http://127.0.0.1:{client.port}{path}")
+NOWHERE = [
+    "",
+    "/",
+    "/mcp/",
+    "/MCP",
+    "/metrics",
+    "/.well-known/oauth-protected-resource",
+    "/t/mcp",
+    "/t//mcp",
+    "/t/dev",
+    "/t/dev/mcp/",
+]
+NO_TENANTS = ["/t/other/mcp", "/t/DEV/mcp", "/t/%64ev/mcp", "/t/a%2Fb/mcp", "/t/dev/dev/mcp", f"/t/{'x' * 129}/mcp"]
+
+
+@pytest.mark.parametrize("path", NOWHERE + NO_TENANTS)
+async def test_elsewhere_there_is_nothing(client: Client, path: str) -> None:
+    answer = await client.send(
+        DISCOVER, headers_for("server/discover"), url=URL(f"http://127.0.0.1:{client.port}{path}", encoded=True)
+    )
     assert answer.status == 404
-    assert answer.code == -32600
+    assert answer.json == {"jsonrpc": "2.0", "error": {"code": -32600, "message": "There is nothing here; MCP is at /mcp"}}
+
+
+async def test_the_development_tenant_has_a_path_of_its_own(client: Client) -> None:
+    client.url = client.url.replace("/mcp", "/t/dev/mcp")
+    listed = (await client.ask("tools/list")).result["tools"]
+    assert "held" in {tool["name"] for tool in listed}
+    for target in ("/t/dev/mcp", "http://localhost/t/dev/mcp"):
+        answer = await raw(client.port, post(headers_for("server/discover"), json.dumps(DISCOVER).encode(), target=target))
+        assert answer.startswith(b"HTTP/1.1 200")
 
 
 async def test_sessions_and_replays_are_ignored_and_never_minted(client: Client) -> None:
