@@ -24,13 +24,14 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ataskstore/v1/tenants.proto\x12\x0ctaskstore.v1\"\x8a\x01\n\x0cTenantPolicy\x12\x17\n\x0fmax_outstanding\x18\x01 \x01(\x05\x12\x12\n\nmax_leased\x18\x02 \x01(\x05\x12\x14\n\x0cretention_ms\x18\x03 \x01(\x03\x12\x17\n\x0fmax_input_bytes\x18\x04 \x01(\x05\x12\x1e\n\x16max_creates_per_second\x18\x05 \x01(\x05\"l\n\x06Tenant\x12\x11\n\ttenant_id\x18\x01 \x01(\t\x12*\n\x06policy\x18\x02 \x01(\x0b\x32\x1a.taskstore.v1.TenantPolicy\x12\x13\n\x0boutstanding\x18\x03 \x01(\x05\x12\x0e\n\x06leased\x18\x04 \x01(\x05\"W\n\x16SetTenantPolicyRequest\x12\x11\n\ttenant_id\x18\x01 \x01(\t\x12*\n\x06policy\x18\x02 \x01(\x0b\x32\x1a.taskstore.v1.TenantPolicy\"?\n\x17SetTenantPolicyResponse\x12$\n\x06tenant\x18\x01 \x01(\x0b\x32\x14.taskstore.v1.Tenant\"%\n\x10GetTenantRequest\x12\x11\n\ttenant_id\x18\x01 \x01(\t\"9\n\x11GetTenantResponse\x12$\n\x06tenant\x18\x01 \x01(\x0b\x32\x14.taskstore.v1.Tenant2\xbd\x01\n\rTenantService\x12^\n\x0fSetTenantPolicy\x12$.taskstore.v1.SetTenantPolicyRequest\x1a%.taskstore.v1.SetTenantPolicyResponse\x12L\n\tGetTenant\x12\x1e.taskstore.v1.GetTenantRequest\x1a\x1f.taskstore.v1.GetTenantResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ataskstore/v1/tenants.proto\x12\x0ctaskstore.v1\"\x8a\x01\n\x0cTenantPolicy\x12\x17\n\x0fmax_outstanding\x18\x01 \x01(\x05\x12\x12\n\nmax_leased\x18\x02 \x01(\x05\x12\x14\n\x0cretention_ms\x18\x03 \x01(\x03\x12\x17\n\x0fmax_input_bytes\x18\x04 \x01(\x05\x12\x1e\n\x16max_creates_per_second\x18\x05 \x01(\x05\"l\n\x06Tenant\x12\x11\n\ttenant_id\x18\x01 \x01(\t\x12*\n\x06policy\x18\x02 \x01(\x0b\x32\x1a.taskstore.v1.TenantPolicy\x12\x13\n\x0boutstanding\x18\x03 \x01(\x05\x12\x0e\n\x06leased\x18\x04 \x01(\x05\"W\n\x16SetTenantPolicyRequest\x12\x11\n\ttenant_id\x18\x01 \x01(\t\x12*\n\x06policy\x18\x02 \x01(\x0b\x32\x1a.taskstore.v1.TenantPolicy\"?\n\x17SetTenantPolicyResponse\x12$\n\x06tenant\x18\x01 \x01(\x0b\x32\x14.taskstore.v1.Tenant\"%\n\x10GetTenantRequest\x12\x11\n\ttenant_id\x18\x01 \x01(\t\"9\n\x11GetTenantResponse\x12$\n\x06tenant\x18\x01 \x01(\x0b\x32\x14.taskstore.v1.Tenant2\xbd\x01\n\rTenantService\x12^\n\x0fSetTenantPolicy\x12$.taskstore.v1.SetTenantPolicyRequest\x1a%.taskstore.v1.SetTenantPolicyResponse\x12L\n\tGetTenant\x12\x1e.taskstore.v1.GetTenantRequest\x1a\x1f.taskstore.v1.GetTenantResponseB@\n\x17\x64\x65v.tenure.taskstore.v1P\x01Z#tenure.dev/taskstore/v1;taskstorev1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'taskstore.v1.tenants_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-  DESCRIPTOR._loaded_options = None
+  _globals['DESCRIPTOR']._loaded_options = None
+  _globals['DESCRIPTOR']._serialized_options = b'\n\027dev.tenure.taskstore.v1P\001Z#tenure.dev/taskstore/v1;taskstorev1'
   _globals['_TENANTPOLICY']._serialized_start=45
   _globals['_TENANTPOLICY']._serialized_end=183
   _globals['_TENANT']._serialized_start=185
