@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from typing import Final
 
@@ -52,9 +53,9 @@ class _Parts:
 class Bridge:
     """One running bridge: `start`, then `port`, then `stop`."""
 
-    def __init__(self, config: Config, *, connect: Callable[[str], TaskStore] = TaskStore.connect) -> None:
+    def __init__(self, config: Config, *, connect: Callable[[str], TaskStore] | None = None) -> None:
         self._config = config
-        self._connect = connect
+        self._connect = connect or partial(TaskStore.connect, retry_seconds=config.store_retry_seconds)
         self._registry = CollectorRegistry()
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self._registry)

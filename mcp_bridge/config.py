@@ -33,6 +33,8 @@ class Config:
     """The port of `/livez`, `/readyz` and `/metrics`; 0 takes a free one."""
     store: str = "127.0.0.1:7233"
     """Where the store is: `host:port`, or `dns:///name:port` for many."""
+    store_retry_seconds: float = 2.5
+    """How long a call is tried again while the store is away, before its caller is told to come back."""
     allowed_origins: tuple[str, ...] = ()
     """Origins that web pages may call from, besides loopback ones: exactly as browsers send them, with commas between."""
     allowed_hosts: tuple[str, ...] = ()
@@ -101,6 +103,7 @@ def _check(config: Config) -> None:
     read_state_keys(config)
     bounds: dict[str, tuple[float, float]] = {
         "port": (0, 65_535), "admin_port": (0, 65_535), "drain_seconds": (0, 600), "drain_pause_seconds": (0, 600),
+        "store_retry_seconds": (0, 10),
     }  # fmt: skip
     for name, (least, most) in bounds.items():
         if not least <= getattr(config, name) <= most:

@@ -32,16 +32,18 @@ async def call(
     request: Request,
     *,
     timeout_seconds: float,
+    retry_seconds: float | None = None,
     allowed_seconds: Callable[[], float] | None = None,
 ) -> Response:
     """Calls, and repeats the very same request after a transient failure, all within `timeout_seconds`.
 
-    One try takes at most half of what remains, so that an answer that was lost on its way leaves room for another.
-    `allowed_seconds` is asked before each try how long the caller may go on; none is begun once it says 0.
+    One try takes at most half of what remains, so that an answer that was lost on its way leaves room for another. None
+    is begun later than `retry_seconds` after the first, if that is given. `allowed_seconds` is asked before each try how
+    long the caller may go on; none is begun once it says 0.
     Raises StoreError.
     """
     deadline = time.monotonic() + timeout_seconds
-    in_time = stop_before_delay(timeout_seconds)
+    in_time = stop_before_delay(timeout_seconds if retry_seconds is None else min(timeout_seconds, retry_seconds))
     tries = AsyncRetrying(
         retry=retry_if_exception(_is_transient),
         wait=_wait_seconds,

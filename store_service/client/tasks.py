@@ -10,7 +10,7 @@ import grpc
 import grpc.aio
 from taskstore.v1 import tasks_pb2, tasks_pb2_grpc, types_pb2
 
-from store_service.client.calls import call
+from store_service.client.calls import Request, Response, call
 from store_service.client.channel import open_channel
 from store_service.client.errors import from_rpc_error, from_status
 
@@ -23,17 +23,19 @@ class TaskStore:
     """The store as its callers see it, with the messages of `taskstore.v1` as they are.
 
     Every call has a deadline. A call that failed on its way is repeated with the same ids until its deadline, as
-    every one of them may be repeated. Refusals and failures are raised as StoreError.
+    every one of them may be repeated; with `retry_seconds`, for no longer than that. Refusals and failures are raised as
+    StoreError.
     """
 
-    def __init__(self, channel: grpc.aio.Channel) -> None:
+    def __init__(self, channel: grpc.aio.Channel, *, retry_seconds: float | None = None) -> None:
         self._channel = channel
         self._stub = tasks_pb2_grpc.TaskServiceStub(channel)
+        self._retry_seconds = retry_seconds
 
     @classmethod
-    def connect(cls, address: str) -> Self:
+    def connect(cls, address: str, *, retry_seconds: float | None = None) -> Self:
         """A client for the running event loop. It connects at the first call, and again whenever it must."""
-        return cls(open_channel(address))
+        return cls(open_channel(address), retry_seconds=retry_seconds)
 
     async def close(self) -> None:
         """Gives the connection back. Calls under way end with an error."""
@@ -51,62 +53,62 @@ class TaskStore:
         self, request: tasks_pb2.CreateTaskRequest, *, timeout_seconds: float = 10
     ) -> tasks_pb2.CreateTaskResponse:
         """Creates one task, or finds the one that the same request id created before."""
-        return await call(self._stub.CreateTask, request, timeout_seconds=timeout_seconds)
+        return await self._call(self._stub.CreateTask, request, timeout_seconds)
 
     async def get_task(self, request: tasks_pb2.GetTaskRequest, *, timeout_seconds: float = 10) -> types_pb2.Task:
         """Reads one task as it stands."""
-        response = await call(self._stub.GetTask, request, timeout_seconds=timeout_seconds)
+        response = await self._call(self._stub.GetTask, request, timeout_seconds)
         return response.task
 
     async def list_tasks(
         self, request: tasks_pb2.ListTasksRequest, *, timeout_seconds: float = 10
     ) -> tasks_pb2.ListTasksResponse:
         """Reads one page of a tenant's tasks, newest first."""
-        return await call(self._stub.ListTasks, request, timeout_seconds=timeout_seconds)
+        return await self._call(self._stub.ListTasks, request, timeout_seconds)
 
     async def cancel_task(
         self, request: tasks_pb2.CancelTaskRequest, *, timeout_seconds: float = 10
     ) -> tasks_pb2.CancelTaskResponse:
         """Records the wish that a task ends, or ends it."""
-        return await call(self._stub.CancelTask, request, timeout_seconds=timeout_seconds)
+        return await self._call(self._stub.CancelTask, request, timeout_seconds)
 
     async def answer_inputs(
         self, request: tasks_pb2.AnswerInputsRequest, *, timeout_seconds: float = 10
     ) -> tasks_pb2.AnswerInputsResponse:
         """Answers open questions of a task. An answer repeated is ignored, and so tells nothing of the first try."""
-        return await call(self._stub.AnswerInputs, request, timeout_seconds=timeout_seconds)
+        return await self._call(self._stub.AnswerInputs, request, timeout_seconds)
 
     async def publish_signal(
         self, request: tasks_pb2.PublishSignalRequest, *, timeout_seconds: float = 10
     ) -> tasks_pb2.PublishSignalResponse:
         """Sends a signal to a task, or finds that the same signal id did before."""
-        return await call(self._stub.PublishSignal, request, timeout_seconds=timeout_seconds)
+        return await self._call(self._stub.PublishSignal, request, timeout_seconds)
 
     async def get_signal(
         self, request: tasks_pb2.GetSignalRequest, *, timeout_seconds: float = 10
     ) -> tasks_pb2.GetSignalResponse:
         """Reads where a signal stands."""
-        return await call(self._stub.GetSignal, request, timeout_seconds=timeout_seconds)
+        return await self._call(self._stub.GetSignal, request, timeout_seconds)
 
     async def fork_task(self, request: tasks_pb2.ForkTaskRequest, *, timeout_seconds: float = 10) -> tasks_pb2.ForkTaskResponse:
         """Creates a task that starts with the first checkpoints of another."""
-        return await call(self._stub.ForkTask, request, timeout_seconds=timeout_seconds)
+        return await self._call(self._stub.ForkTask, request, timeout_seconds)
 
     async def attach_task(self, request: tasks_pb2.AttachTaskRequest, *, timeout_seconds: float = 10) -> None:
         """Says that somebody still waits for a task."""
-        await call(self._stub.AttachTask, request, timeout_seconds=timeout_seconds)
+        await self._call(self._stub.AttachTask, request, timeout_seconds)
 
     async def list_task_history(
         self, request: tasks_pb2.ListTaskHistoryRequest, *, timeout_seconds: float = 10
     ) -> tasks_pb2.ListTaskHistoryResponse:
         """Reads one page of what happened to a task, oldest first."""
-        return await call(self._stub.ListTaskHistory, request, timeout_seconds=timeout_seconds)
+        return await self._call(self._stub.ListTaskHistory, request, timeout_seconds)
 
     async def list_checkpoints(
         self, request: tasks_pb2.ListCheckpointsRequest, *, timeout_seconds: float = 10
     ) -> tasks_pb2.ListCheckpointsResponse:
         """Reads one page of a task's checkpoints, oldest first, in any state."""
-        return await call(self._stub.ListCheckpoints, request, timeout_seconds=timeout_seconds)
+        return await self._call(self._stub.ListCheckpoints, request, timeout_seconds)
 
     async def watch_tasks(self, request: tasks_pb2.WatchTasksRequest) -> AsyncGenerator[tasks_pb2.WatchTasksResponse, None]:
         """Yields each task as it stands, then whenever it visibly changed, until all have ended.
@@ -135,6 +137,11 @@ class TaskStore:
             if watched.pending:
                 failures += 1
                 await asyncio.sleep(_jitter_seconds(failures))
+
+    async def _call(
+        self, method: grpc.aio.UnaryUnaryMultiCallable[Request, Response], request: Request, timeout_seconds: float
+    ) -> Response:
+        return await call(method, request, timeout_seconds=timeout_seconds, retry_seconds=self._retry_seconds)
 
 
 class _Watched:

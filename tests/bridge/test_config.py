@@ -49,6 +49,7 @@ def test_every_setting_is_read() -> None:
         ("TENURE_BRIDGE_HOST", "::"),
         ("TENURE_BRIDGE_DRAIN_SECONDS", "nan"),
         ("TENURE_BRIDGE_STORE", " "),
+        ("TENURE_BRIDGE_STORE_RETRY_SECONDS", "11"),
         ("TENURE_BRIDGE_TYPO", "1"),
         ("TENURE_BRIDGE_ALLOWED_ORIGINS", "a.example"),
         ("TENURE_BRIDGE_ALLOWED_ORIGINS", "https://a.example/"),

@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -17,6 +18,7 @@ from mcp_bridge.http import BODY_BYTES
 from store_service.client import StoreError
 from tests.bridge.client import ABSENT, PREFIX, TASKS, VERSION, Answer, Client, headers_for, meta
 from tests.bridge.fake_store import FakeTaskStore
+from tests.client.fake_tasks import FakeTasks
 
 DISCOVER = {"jsonrpc": "2.0", "id": 1, "method": "server/discover", "params": {"_meta": meta()}}
 
@@ -415,6 +417,21 @@ async def test_the_first_failure_wins(client: Client) -> None:
         (400, -32602),
     ]
     assert "arguments.items[0]" in answer.result["content"][0]["text"]
+
+
+async def test_a_call_is_tried_again_no_longer_than_the_setting_says(routes: Path) -> None:
+    with FakeTasks().serve() as store:
+        store.answers["GetTask"].extend(["TASK_NOT_FOUND"] * 100)  # the bridge's own look whether the store is there
+        store.answers["CreateTask"].extend(["STORAGE_UNAVAILABLE"] * 2)
+        running = Bridge(Config(routes=str(routes), port=0, admin_port=0, store=store.address, store_retry_seconds=0))
+        await running.start()
+        try:
+            async with aiohttp.ClientSession() as session:
+                answer = await Client(session, running.port).call("task", tasks=True)
+        finally:
+            await running.stop()
+    assert (answer.status, answer.code) == (503, 50300)
+    assert len(store.answers["CreateTask"]) == 1
 
 
 async def test_store_trouble_is_told_safely_and_briefly(client: Client, fake: FakeTaskStore) -> None:

@@ -74,6 +74,14 @@ async def test_a_call_ends_at_its_deadline(scripted: FakeTasks, client: TaskStor
     assert time.monotonic() - started < 2
 
 
+async def test_no_try_is_begun_after_the_time_for_tries(scripted: FakeTasks) -> None:
+    scripted.answers["GetTask"].extend(["STORAGE_UNAVAILABLE"] * 2)
+    async with TaskStore.connect(scripted.address, retry_seconds=0) as client:
+        with pytest.raises(StoreError) as raised:
+            await client.get_task(tasks_pb2.GetTaskRequest())
+    assert (raised.value.reason, len(scripted.calls)) == ("STORAGE_UNAVAILABLE", 1)
+
+
 async def test_a_refusal_is_raised_at_once_with_its_reason(scripted: FakeTasks, client: TaskStore) -> None:
     scripted.answers["GetTask"].append("TASK_NOT_FOUND")
     with pytest.raises(StoreError) as raised:
