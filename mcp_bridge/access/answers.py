@@ -11,8 +11,9 @@ from typing import Any, Final
 import msgspec
 from jsonschema_rs import Draft202012Validator
 
-from mcp_bridge.access.tool_schemas import Report, compile_schema
+from mcp_bridge.access.tool_schemas import compile_schema
 from mcp_bridge.wire.failures import invalid_params
+from mcp_bridge.wire.mirrored import Report
 from mcp_bridge.wire.questions import ELICITATION, ROOTS, SAMPLING, Question
 
 ANSWER_BYTES: Final = 255 * 1024

@@ -5,23 +5,15 @@ Source: contract, sections 2 and 10.22; the transport's rules for `x-mcp-header`
 
 import base64
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from mcp_bridge.wire.headers import EVENT_STREAM, JSON
 from mcp_bridge.wire.mcp import NAMED_BY, VERSION
-
-Mirrored = Mapping[str, tuple[str, ...]]
-"""The ending of each `Mcp-Param-*` of a tool, to the path of the argument that it repeats."""
+from mcp_bridge.wire.mirrored import Mirrored, Path, read_mirrored
 
 _AS_IT_IS = re.compile(r"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?")
 _WRAPPED: Final = "=?base64?"
-_TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}")
-_HEADER: Final = "x-mcp-header"
-_MIRRORED_TYPES: Final = ("string", "integer", "boolean")
-_VALUES: Final = frozenset(("const", "enum", "default", "examples"))
-_BY_NAME: Final = frozenset(("properties", "patternProperties", "$defs", "definitions", "dependentSchemas"))
-_SCHEMA_DEPTH: Final = 64
 
 
 def encode_value(text: str) -> str:
@@ -49,42 +41,14 @@ def request_headers(method: str, params: Mapping[str, Any], mirrored: Mirrored |
     return headers
 
 
-def read_mirrored(schema: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """Each `x-mcp-header` of a tool's input schema. Raises ValueError for one that a client must not follow."""
-    mirrored: dict[str, tuple[str, ...]] = {}
-    taken: set[str] = set()
-    for path, node in _subschemas(schema):
-        if _HEADER not in node:
-            continue
-        name, steps = node[_HEADER], path[1::2]
-        if not isinstance(name, str) or not _TOKEN.fullmatch(name):
-            raise ValueError(f"{_HEADER} is not a token of a header's name")
-        if not path or any(step != "properties" for step in path[::2]):
-            raise ValueError(f"{_HEADER} {name} is not on a property that is reached by properties alone")
-        if node.get("type") not in _MIRRORED_TYPES:
-            raise ValueError(f"{_HEADER} {name} is not on a string, an integer or a boolean")
-        if name.lower() in taken:
-            raise ValueError(f"{_HEADER} {name} is used twice")
-        taken.add(name.lower())
-        mirrored[name] = steps
-    return mirrored
+def follow(schema: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """What calls of a tool with this input schema repeat in headers. Raises ValueError for an `x-mcp-header` that a client
+    must not follow."""
 
+    def refuse(path: Path, reason: str) -> None:
+        raise ValueError(f"{'.'.join(str(step) for step in path)} {reason}")
 
-def _subschemas(schema: object, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Mapping[str, Any]]]:
-    """Every schema in a schema, itself included, but not the values that only look like one."""
-    if len(path) > _SCHEMA_DEPTH * 2:
-        raise ValueError(f"the schema is nested deeper than {_SCHEMA_DEPTH} levels")
-    if isinstance(schema, dict):
-        yield path, schema
-        for keyword, value in schema.items():
-            if keyword in _BY_NAME and isinstance(value, dict):
-                for name, inner in value.items():
-                    yield from _subschemas(inner, (*path, keyword, name))
-            elif keyword not in _VALUES:
-                yield from _subschemas(value, (*path, keyword))
-    elif isinstance(schema, list):
-        for index, inner in enumerate(schema):
-            yield from _subschemas(inner, (*path, str(index)))
+    return read_mirrored(schema, refuse)
 
 
 def _at(arguments: object, path: tuple[str, ...]) -> object:

@@ -7,8 +7,9 @@ from jsonschema_rs import Draft202012Validator, ReferencingError, RegexOptions
 from msgspec import UNSET
 
 from mcp_bridge.client.errors import InvalidResult, ToolRefused
-from mcp_bridge.client.headers import Mirrored, read_mirrored
+from mcp_bridge.client.headers import follow
 from mcp_bridge.client.messages import Tool, ToolResult
+from mcp_bridge.wire.mirrored import Mirrored
 
 _REASON_CHARACTERS = 300
 
@@ -25,7 +26,7 @@ class ListedTool:
     @classmethod
     def read(cls, tool: Tool) -> Self:
         """Reads a tool's schemas. Nothing they refer to is ever fetched. Raises ValueError for a bad `x-mcp-header`."""
-        return cls(tool, read_mirrored(tool.input_schema), _compile(tool.output_schema))
+        return cls(tool, follow(tool.input_schema), _compile(tool.output_schema))
 
     def check(self, result: ToolResult) -> None:
         """Raises InvalidResult unless the result keeps to the output schema. What is an error need not."""

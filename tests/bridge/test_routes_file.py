@@ -188,6 +188,7 @@ def test_a_fault_is_told_with_its_line_and_reason(tmp_path: Path, changes: dict[
         ({"a": {"items": {"type": "string", "x-mcp-header": "A"}}}, "reached by `properties` alone"),
         ({"a": {"anyOf": [{"type": "string", "x-mcp-header": "A"}]}}, "reached by `properties` alone"),
         ({"a": {"type": "string", "x-mcp-header": "A"}, "b": {"type": "string", "x-mcp-header": "a"}}, "is used twice"),
+        ({"a": json.loads('{"not":' * 128 + "{}" + "}" * 128)}, "nested deeper than 64 levels"),
     ],
 )
 def test_a_header_that_no_client_would_send_is_refused(tmp_path: Path, properties: dict[str, Any], fault: str) -> None:

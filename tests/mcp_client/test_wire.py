@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mcp_bridge.client import Policy, TaskHandle, TaskSnapshot, ToolResult
 from mcp_bridge.client.event_stream import EventReader, EventStreamError
-from mcp_bridge.client.headers import encode_value, read_mirrored, request_headers
+from mcp_bridge.client.headers import encode_value, follow, request_headers
 from mcp_bridge.wire.headers import Headers, check_name, check_params, decode_value
 
 BIG = 10**60 + 7
@@ -49,7 +49,7 @@ def test_the_bridge_agrees_with_every_mirrored_argument(arguments: dict[str, Any
             "deep": deep,
         },
     }
-    mirrored = read_mirrored(schema)
+    mirrored = follow(schema)
     fields = request_headers("tools/call", {"name": "a b", "arguments": arguments}, mirrored)
     headers = Headers(fields.items())
     check_params(headers, mirrored, arguments)
@@ -67,11 +67,17 @@ def test_the_bridge_agrees_with_every_mirrored_argument(arguments: dict[str, Any
 )
 def test_a_header_that_must_not_be_followed_is_refused(node: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="x-mcp-header"):
-        read_mirrored({"type": "object", "properties": {"value": node}})
+        follow({"type": "object", "properties": {"value": node}})
+
+
+def test_a_schema_of_too_many_levels_is_refused() -> None:
+    deep = msgspec.json.decode('{"not":' * 400 + "{}" + "}" * 400)
+    with pytest.raises(ValueError, match="deeper than 64"):
+        follow(deep)
 
 
 def test_a_value_that_only_looks_like_an_annotation_is_none() -> None:
-    assert read_mirrored({"type": "object", "properties": {"a": {"enum": [{"x-mcp-header": "A"}]}}}) == {}
+    assert follow({"type": "object", "properties": {"a": {"enum": [{"x-mcp-header": "A"}]}}}) == {}
 
 
 @given(st.lists(st.text("ab\u00e9 ", min_size=1), max_size=5), st.sampled_from(["\n", "\r\n"]), st.integers(1, 7))
