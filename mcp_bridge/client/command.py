@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from datetime import timedelta
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -27,6 +28,7 @@ from mcp_bridge.client.errors import (
     TransportError,
 )
 from mcp_bridge.client.messages import TaskHandle, ToolResult
+from mcp_bridge.client.transport import Token
 
 DEFAULT_URL: Final = "http://127.0.0.1:8080/mcp"
 DONE: Final = 0
@@ -74,7 +76,7 @@ async def _run(options: argparse.Namespace, display: Display) -> int:
     is_interactive = sys.stdin.isatty() and sys.stderr.isatty()
     async with TaskClient(
         options.url,
-        token=os.environ.get("TENURE_TOKEN"),
+        token=_token(options),
         capabilities=capabilities_of(answers),  # elsewhere a task's questions wait for `tenure task answer`
         handlers=answers if is_interactive else {},
     ) as client:
@@ -159,6 +161,20 @@ def _handle(options: argparse.Namespace) -> TaskHandle:
     return TaskHandle(options.id, options.url)
 
 
+def _token(options: argparse.Namespace) -> Token | None:
+    """The bearer token; one in a file is read before each request, as it may be renewed there."""
+    if options.token_file is None:
+        return os.environ.get("TENURE_TOKEN") or None
+
+    async def read() -> str:
+        try:
+            return (await asyncio.to_thread(Path(options.token_file).read_text)).strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise _UsageError(f"--token-file {options.token_file}: {error}") from None
+
+    return read
+
+
 def _deadline(options: argparse.Namespace) -> timedelta | None:
     return None if options.deadline is None else timedelta(seconds=options.deadline)
 
@@ -172,23 +188,27 @@ def _told(error: ClientError) -> str:
             return f"task {handle.task_id} asks something: see `tenure task get`, answer by `tenure task answer`; open: {keys}"
         case DeadlineExceeded() if handle is not None:
             return f"{error}; come back by `tenure task watch {handle.task_id}`"
+        case ProtocolFailure(status=401) | TransportError(status=401):
+            return f"{error}; name a bearer token by TENURE_TOKEN or --token-file"
         case _:
             return str(error)
 
 
 def _parser() -> argparse.ArgumentParser:
     shared = argparse.ArgumentParser(add_help=False)
+    usual: dict[str, Any] = {"parents": [shared], "allow_abbrev": False}
     shared.add_argument("--url", default=os.environ.get("TENURE_URL", DEFAULT_URL), help="the MCP endpoint (TENURE_URL)")
+    shared.add_argument("--token-file", metavar="FILE", help="has a bearer token; TENURE_TOKEN is one itself")
     shared.add_argument("--output", choices=("text", "json"), help="default: text on a terminal, json elsewhere")
     parser = argparse.ArgumentParser(
         prog="tenure",
-        description="Calls durable tools over MCP. A bearer token is read from TENURE_TOKEN.",
+        description="Calls durable tools over MCP.",
         epilog="exit codes: 0 done, 1 the tool or its task went wrong, 2 usage, 3 an answer is needed, 4 refused, "
         "5 no such task, 6 deadline, 7 not reached",
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("tools", parents=[shared], help="list the tools")
-    call = commands.add_parser("call", parents=[shared], help="call a tool and wait for its result")
+    commands.add_parser("tools", **usual, help="list the tools")
+    call = commands.add_parser("call", **usual, help="call a tool and wait for its result")
     call.add_argument("tool", metavar="TOOL")
     call.add_argument("--arg", action="append", default=[], metavar="NAME=VALUE", help="an argument; may be repeated")
     call.add_argument("--json-args", default="{}", metavar="JSON", help="arguments as a JSON object")
@@ -200,8 +220,8 @@ def _parser() -> argparse.ArgumentParser:
     task = commands.add_parser("task", help="look at a task, watch, answer or cancel it")
     actions = task.add_subparsers(dest="action", required=True)
     for name, text in (("get", "the task now"), ("watch", "every change until it ends"), ("cancel", "ask for its end")):
-        actions.add_parser(name, parents=[shared], help=text).add_argument("id", metavar="ID")
-    reply = actions.add_parser("answer", parents=[shared], help="answer a question of the task")
+        actions.add_parser(name, **usual, help=text).add_argument("id", metavar="ID")
+    reply = actions.add_parser("answer", **usual, help="answer a question of the task")
     reply.add_argument("id", metavar="ID")
     reply.add_argument("key", metavar="KEY", help="the key of the question")
     reply.add_argument("--content", default="{}", metavar="JSON", help="the form's content, a JSON object")

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import email.utils
 import itertools
+import re
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
@@ -15,16 +16,18 @@ import msgspec
 
 from mcp_bridge.client.errors import ProtocolFailure, TransportError
 from mcp_bridge.client.event_stream import EventReader, EventStreamError
-from mcp_bridge.client.headers import Mirrored, request_headers
+from mcp_bridge.client.headers import request_headers
 from mcp_bridge.client.policy import Policy
 from mcp_bridge.wire.failures import UNSUPPORTED_VERSION
 from mcp_bridge.wire.headers import EVENT_STREAM, JSON
 from mcp_bridge.wire.mcp import CLIENT_CAPABILITIES, PROTOCOL_VERSION, VERSION
+from mcp_bridge.wire.mirrored import Mirrored
 
 CLIENT_INFO: Final = "io.modelcontextprotocol/clientInfo"
 Token = str | Callable[[], Awaitable[str]]
 """A bearer token, or what gives the current one before each request."""
 
+_BEARER = re.compile(r"[\x21-\x7e]{1,16384}")
 _AWAY: Final = frozenset((429, 502, 503, 504))
 _NOT_DONE: Final = frozenset((429,))
 
@@ -192,6 +195,8 @@ class Transport:
         )
         if self._token is not None:
             token = self._token if isinstance(self._token, str) else await self._token()
+            if not _BEARER.fullmatch(token):
+                raise ValueError("a bearer token is 1 to 16384 visible ASCII characters")
             headers["Authorization"] = f"Bearer {token}"
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._policy.attempt_seconds, sock_read=quiet_seconds)
         try:

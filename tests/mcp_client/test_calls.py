@@ -23,7 +23,20 @@ from mcp_bridge.client import (
     TransportError,
 )
 from tests.mcp_client.conftest import QUICK
-from tests.mcp_client.fake_server import TASK_ID, Answer, FakeServer, asks, cut, error, gateway, stream, task, text, tools
+from tests.mcp_client.fake_server import (
+    TASK_ID,
+    Answer,
+    FakeServer,
+    asks,
+    cut,
+    error,
+    gateway,
+    serving,
+    stream,
+    task,
+    text,
+    tools,
+)
 
 PREFIX = "io.modelcontextprotocol/"
 
@@ -222,6 +235,30 @@ async def test_an_answer_that_is_too_large_is_not_read(fake: FakeServer) -> None
     async with TaskClient(fake.url, policy=Policy(answer_bytes=5_000)) as client:
         with pytest.raises(TransportError, match="larger than 5000"):
             await client.call_tool("work")
+
+
+async def test_the_token_is_asked_for_before_each_request_and_is_one(fake: FakeServer) -> None:
+    tokens = iter(["first", "second", "two words", "line\r\nInjected: yes", ""])
+
+    async def current() -> str:
+        return next(tokens)
+
+    fake.answers["tools/call"] = [text("done")]
+    async with TaskClient(fake.url, token=current, policy=QUICK) as client:
+        await client.call_tool("work")
+        for _ in range(3):
+            with pytest.raises(ValueError, match="a bearer token is"):
+                await client.call_tool("work")
+    assert [asked.headers["Authorization"] for asked in fake.asked] == ["Bearer first", "Bearer second"]
+
+
+async def test_no_redirect_is_followed(fake: FakeServer) -> None:
+    async with serving(FakeServer()) as other:
+        fake.answers["tools/call"] = [gateway(307, Location=other.url)]
+        async with TaskClient(fake.url, token="secret", policy=QUICK) as client:
+            with pytest.raises(TransportError, match="HTTP 307"):
+                await client.call_tool("work")
+    assert not other.asked
 
 
 def test_a_token_never_goes_over_a_network_in_the_clear() -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,9 +19,9 @@ from tests.mcp_client.fake_server import TASK_ID, FakeServer, asks, error, task,
 from tests.pair import ROOT, Pair
 
 
-def tenure(url: str, *arguments: str) -> tuple[int, Any, str]:
+def tenure(url: str, *arguments: str, **variables: str) -> tuple[int, Any, str]:
     """The exit code, what was printed as JSON, and what was said beside it."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TENURE_URL": url}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TENURE_URL": url, **variables}
     command = [sys.executable, "-m", "mcp_bridge.client.command", *arguments]
     done = subprocess.run(
         command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=60
@@ -29,8 +30,8 @@ def tenure(url: str, *arguments: str) -> tuple[int, Any, str]:
     return done.returncode, lines[0] if len(lines) == 1 else lines, done.stderr
 
 
-async def on(fake: FakeServer, *arguments: str) -> tuple[int, Any, str]:
-    return await asyncio.to_thread(tenure, fake.url, *arguments)
+async def on(fake: FakeServer, *arguments: str, **variables: str) -> tuple[int, Any, str]:
+    return await asyncio.to_thread(tenure, fake.url, *arguments, **variables)
 
 
 def test_the_way_from_a_tool_to_its_result(pair: Pair) -> None:
@@ -91,6 +92,31 @@ async def test_each_way_to_end_has_its_code(fake: FakeServer) -> None:
     assert (await on(fake, "call", "work", "--json-args", "[]"))[0] == 2
     assert (await on(fake, "call", "work", "--arg", "novalue"))[0] == 2
     assert (await on(fake, "call", "work", "--task", "--wait"))[0] == 2
+
+
+async def test_a_bearer_token_comes_from_the_environment_or_a_file_and_never_from_the_command_line(
+    fake: FakeServer, tmp_path: Path
+) -> None:
+    file = tmp_path / "token"
+    file.write_text("of-the-file\n")
+    fake.answers["tasks/get"] = [task("working")]
+    assert (await on(fake, "task", "get", TASK_ID, TENURE_TOKEN="of-the-environment"))[0] == 0
+    assert (await on(fake, "task", "get", TASK_ID, "--token-file", str(file), TENURE_TOKEN="other"))[0] == 0
+    sent = [asked.headers["Authorization"] for asked in fake.asked]
+    assert sent == ["Bearer of-the-environment", "Bearer of-the-file"]
+    for words in (["--token", "secret"], ["--token-file", str(tmp_path / "none")]):
+        assert (await on(fake, "task", "get", TASK_ID, *words))[0] == 2
+    file.write_text("secret\nsecret")
+    code, _, said = await on(fake, "task", "get", TASK_ID, "--token-file", str(file))
+    assert (code, "secret" in said) == (2, False)
+    assert len(fake.asked) == 2
+
+
+async def test_who_is_not_known_is_told_how_to_name_a_token(fake: FakeServer) -> None:
+    fake.answers["tasks/get"] = [error(-32600, "Unauthorized", status=401)]
+    code, _, said = await on(fake, "task", "get", TASK_ID)
+    assert code == 4
+    assert "TENURE_TOKEN or --token-file" in said
 
 
 def test_every_error_of_the_client_that_a_command_can_meet_has_a_code() -> None:
