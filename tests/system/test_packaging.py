@@ -1,5 +1,6 @@
 """The wheel of a clean clone has all that it needs and runs where the clone is not."""
 
+import re
 import subprocess
 import sys
 import zipfile
@@ -11,6 +12,7 @@ from store_service.embedded import EmbeddedPostgres
 from tests.pair import ROOT, Process, free_ports
 
 INSTALL_SECONDS = 300
+SCRIPTS = {"tenure-store": "store", "tenure-bridge": "bridge", "tenure": "client"}
 
 
 def run(*command: str | Path, folder: Path, environment: dict[str, str] | None = None) -> str:
@@ -86,9 +88,13 @@ def test_the_installed_wheel_migrates_serves_and_checks_routes(wheel: Path, post
         assert store.stop() == 0
 
 
-def test_the_base_install_is_enough_for_a_worker(wheel: Path, tmp_path: Path) -> None:
+def test_the_base_install_is_enough_for_a_worker_and_scripts_tell_what_they_need(wheel: Path, tmp_path: Path) -> None:
     uv, venv = Path(sys.executable).with_name("uv"), tmp_path / "venv"
     run(uv, "venv", "--quiet", "--python", sys.executable, str(venv), folder=tmp_path)
     python = venv / "bin" / "python"
     run(uv, "pip", "install", "--quiet", "--python", str(python), str(wheel), folder=tmp_path)
     run(python, "-c", "from store_service.client import Worker, TaskStore", folder=tmp_path)
+    for script, extra in SCRIPTS.items():
+        done = subprocess.run([python.with_name(script), "--help"], capture_output=True, text=True, timeout=60, check=False)
+        assert re.fullmatch(rf"{script}: \w+ is not installed; run: pip install 'tenure\[{extra}\]'\n", done.stderr)
+        assert done.returncode == 2

@@ -40,12 +40,12 @@ def test_every_link_leads_somewhere() -> None:
     assert [link for link in links if not (ROOT / link).exists()] == []
 
 
-def test_the_module_commands_are_the_console_scripts() -> None:
+def test_the_scripts_are_those_that_are_named() -> None:
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     assert scripts == {
-        "tenure": "mcp_bridge.client.command:main",
-        "tenure-store": "store_service.__main__:main",
-        "tenure-bridge": "mcp_bridge.__main__:main",
+        "tenure": "mcp_bridge.scripts:client",
+        "tenure-store": "store_service.scripts:store",
+        "tenure-bridge": "mcp_bridge.scripts:bridge",
     }
 
 
