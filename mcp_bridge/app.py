@@ -55,8 +55,13 @@ class Bridge:
 
     def __init__(self, config: Config, *, connect: Callable[[str], TaskStore] | None = None) -> None:
         self._config = config
-        self._connect = connect or partial(TaskStore.connect, retry_seconds=config.store_retry_seconds)
         self._registry = CollectorRegistry()
+        self._connect = connect or partial(
+            TaskStore.connect,
+            retry_seconds=config.store_retry_seconds,
+            batching=config.batching,
+            registry=self._registry,
+        )
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self._registry)
         self._admin = AdminServer(

@@ -35,6 +35,8 @@ class Config:
     """Where the store is: `host:port`, or `dns:///name:port` for many."""
     store_retry_seconds: float = 2.5
     """How long a call is tried again while the store is away, before its caller is told to come back."""
+    batching: bool = True
+    """Whether calls to the store that are wanted at the same time travel together."""
     allowed_origins: tuple[str, ...] = ()
     """Origins that web pages may call from, besides loopback ones: exactly as browsers send them, with commas between."""
     allowed_hosts: tuple[str, ...] = ()

@@ -1,25 +1,32 @@
 """One call to the store: its deadline, its tries, its error."""
 
 import time
-from collections.abc import Callable
-from typing import Final, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Final, Protocol, TypeVar
 
 import grpc
-import grpc.aio
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_before_delay, wait_random_exponential
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_random_exponential
 
 from store_service.client.errors import StoreError, from_rpc_error
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
+Sent_contra = TypeVar("Sent_contra", contravariant=True)
+Received_co = TypeVar("Received_co", covariant=True)
+
+
+class Method(Protocol[Sent_contra, Received_co]):
+    """A method of the store: of a stub, or one that gathers calls."""
+
+    def __call__(self, request: Sent_contra, /, *, timeout: float) -> Awaitable[Received_co]:
+        """Asks once."""
+
 
 _SHORTEST_TRY_SECONDS: Final = 0.25
 _JITTER: Final = wait_random_exponential(multiplier=0.05, max=2)
 
 
-async def call_once(
-    method: grpc.aio.UnaryUnaryMultiCallable[Request, Response], request: Request, *, timeout_seconds: float
-) -> Response:
+async def call_once(method: Method[Request, Response], request: Request, *, timeout_seconds: float) -> Response:
     """Calls once. Raises StoreError."""
     try:
         return await method(request, timeout=timeout_seconds)
@@ -28,7 +35,7 @@ async def call_once(
 
 
 async def call(
-    method: grpc.aio.UnaryUnaryMultiCallable[Request, Response],
+    method: Method[Request, Response],
     request: Request,
     *,
     timeout_seconds: float,
@@ -42,22 +49,50 @@ async def call(
     long the caller may go on; none is begun once it says 0.
     Raises StoreError.
     """
-    deadline = time.monotonic() + timeout_seconds
-    in_time = stop_before_delay(timeout_seconds if retry_seconds is None else min(timeout_seconds, retry_seconds))
+    started = time.monotonic()
+    deadline = started + timeout_seconds
+
+    async def attempt() -> Response:
+        remaining = deadline - time.monotonic()
+        longest = min(remaining, max(_SHORTEST_TRY_SECONDS, remaining / 2))
+        if allowed_seconds is not None:
+            longest = min(longest, allowed_seconds())
+        return await call_once(method, request, timeout_seconds=max(longest, 0.0))
+
+    try:
+        return await attempt()  # what is needed to repeat it costs more than the call
+    except StoreError as error:
+        if not error.is_transient:
+            raise
+        first = error
+    until = deadline if retry_seconds is None else min(deadline, started + retry_seconds)
+    return await _repeat(attempt, first, until, allowed_seconds)
+
+
+async def _repeat(
+    attempt: Callable[[], Awaitable[Response]],
+    first: StoreError,
+    until: float,
+    allowed_seconds: Callable[[], float] | None,
+) -> Response:
+    """Tries again after a `first` failure, beginning none after `until`."""
+    failed: list[StoreError] = [first]
+
+    async def next_attempt() -> Response:
+        if failed:
+            raise failed.pop()
+        return await attempt()
+
+    def is_over(state: RetryCallState) -> bool:
+        return time.monotonic() + state.upcoming_sleep >= until or (allowed_seconds is not None and allowed_seconds() <= 0)
+
     tries = AsyncRetrying(
         retry=retry_if_exception(_is_transient),
         wait=_wait_seconds,
-        stop=lambda state: in_time(state) or (allowed_seconds is not None and allowed_seconds() <= 0),
+        stop=is_over,
         reraise=True,
     )
-    async for attempt in tries:
-        with attempt:
-            remaining = deadline - time.monotonic()
-            longest = min(remaining, max(_SHORTEST_TRY_SECONDS, remaining / 2))
-            if allowed_seconds is not None:
-                longest = min(longest, allowed_seconds())
-            return await call_once(method, request, timeout_seconds=max(longest, 0.0))
-    raise AssertionError("the last try returns or raises")
+    return await tries(next_attempt)
 
 
 def _is_transient(error: BaseException) -> bool:

@@ -50,6 +50,11 @@ class LeaseLost(StoreError):  # noqa: N818 (the word of the API)
     """The lease no longer allows the write. Whoever meets it stops the work and writes nothing more under it."""
 
 
+def same_error(error: StoreError) -> StoreError:
+    """Another error that says the same, for another caller."""
+    return type(error)(error.message, reason=error.reason, code=error.code, retry_after_ms=error.retry_after_ms)
+
+
 def from_status(status: status_pb2.Status) -> StoreError:
     """The refusal of one item of a batch, or of one watched task."""
     code = _CODES.get(status.code, grpc.StatusCode.UNKNOWN)

@@ -4,13 +4,15 @@ import asyncio
 import random
 from collections.abc import AsyncGenerator
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import grpc
 import grpc.aio
+from prometheus_client import CollectorRegistry
 from taskstore.v1 import tasks_pb2, tasks_pb2_grpc, types_pb2
 
-from store_service.client.calls import Request, Response, call
+from store_service.client.batches import Batcher, BatchMetrics, Together
+from store_service.client.calls import Method, Request, Response, call
 from store_service.client.channel import open_channel
 from store_service.client.errors import from_rpc_error, from_status
 
@@ -24,21 +26,52 @@ class TaskStore:
 
     Every call has a deadline. A call that failed on its way is repeated with the same ids until its deadline, as
     every one of them may be repeated; with `retry_seconds`, for no longer than that. Refusals and failures are raised as
-    StoreError.
+    StoreError. Creations and reads that are asked for at once travel together, see Batcher, unless `batching` is off.
     """
 
-    def __init__(self, channel: grpc.aio.Channel, *, retry_seconds: float | None = None) -> None:
+    def __init__(
+        self,
+        channel: grpc.aio.Channel,
+        *,
+        retry_seconds: float | None = None,
+        batching: bool = True,
+        registry: CollectorRegistry | None = None,
+    ) -> None:
         self._channel = channel
-        self._stub = tasks_pb2_grpc.TaskServiceStub(channel)
         self._retry_seconds = retry_seconds
+        self._stub = stub = tasks_pb2_grpc.TaskServiceStub(channel)
+        self._create_task: Method[tasks_pb2.CreateTaskRequest, tasks_pb2.CreateTaskResponse] = stub.CreateTask
+        self._get_task: Method[tasks_pb2.GetTaskRequest, types_pb2.Task] = _reading(stub)
+        self._batchers: list[Batcher[Any, Any]] = []
+        if batching:
+            metrics = BatchMetrics(registry or CollectorRegistry())
+            create = Together[tasks_pb2.CreateTaskRequest, tasks_pb2.CreateTaskResponse](
+                stub.CreateTasks, lambda items: tasks_pb2.CreateTasksRequest(items=items), _created
+            )
+            read = Together[tasks_pb2.GetTaskRequest, types_pb2.Task](
+                stub.GetTasks, lambda items: tasks_pb2.GetTasksRequest(items=items), _found
+            )
+            self._create_task = creations = Batcher("CreateTask", self._create_task, create, metrics)
+            self._get_task = reads = Batcher("GetTask", self._get_task, read, metrics)
+            self._batchers = [creations, reads]
 
     @classmethod
-    def connect(cls, address: str, *, retry_seconds: float | None = None) -> Self:
-        """A client for the running event loop. It connects at the first call, and again whenever it must."""
-        return cls(open_channel(address), retry_seconds=retry_seconds)
+    def connect(
+        cls,
+        address: str,
+        *,
+        retry_seconds: float | None = None,
+        batching: bool = True,
+        registry: CollectorRegistry | None = None,
+    ) -> Self:
+        """A client for the running event loop, its figures in `registry`. It connects at the first call, and again
+        whenever it must."""
+        return cls(open_channel(address), retry_seconds=retry_seconds, batching=batching, registry=registry)
 
     async def close(self) -> None:
         """Gives the connection back. Calls under way end with an error."""
+        for batcher in self._batchers:
+            batcher.close()
         await self._channel.close()
 
     async def __aenter__(self) -> Self:
@@ -53,12 +86,11 @@ class TaskStore:
         self, request: tasks_pb2.CreateTaskRequest, *, timeout_seconds: float = 10
     ) -> tasks_pb2.CreateTaskResponse:
         """Creates one task, or finds the one that the same request id created before."""
-        return await self._call(self._stub.CreateTask, request, timeout_seconds)
+        return await self._call(self._create_task, request, timeout_seconds)
 
     async def get_task(self, request: tasks_pb2.GetTaskRequest, *, timeout_seconds: float = 10) -> types_pb2.Task:
         """Reads one task as it stands."""
-        response = await self._call(self._stub.GetTask, request, timeout_seconds)
-        return response.task
+        return await self._call(self._get_task, request, timeout_seconds)
 
     async def list_tasks(
         self, request: tasks_pb2.ListTasksRequest, *, timeout_seconds: float = 10
@@ -138,10 +170,23 @@ class TaskStore:
                 failures += 1
                 await asyncio.sleep(_jitter_seconds(failures))
 
-    async def _call(
-        self, method: grpc.aio.UnaryUnaryMultiCallable[Request, Response], request: Request, timeout_seconds: float
-    ) -> Response:
+    async def _call(self, method: Method[Request, Response], request: Request, timeout_seconds: float) -> Response:
         return await call(method, request, timeout_seconds=timeout_seconds, retry_seconds=self._retry_seconds)
+
+
+def _reading(stub: "tasks_pb2_grpc.TaskServiceAsyncStub") -> Method[tasks_pb2.GetTaskRequest, types_pb2.Task]:
+    async def read(request: tasks_pb2.GetTaskRequest, /, *, timeout: float) -> types_pb2.Task:  # noqa: ASYNC109 (of gRPC)
+        return (await stub.GetTask(request, timeout=timeout)).task
+
+    return read
+
+
+def _created(item: tasks_pb2.CreateTasksResponse.Item) -> tasks_pb2.CreateTaskResponse:
+    return item.created
+
+
+def _found(item: tasks_pb2.GetTasksResponse.Item) -> types_pb2.Task:
+    return item.task
 
 
 class _Watched:

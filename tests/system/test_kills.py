@@ -11,6 +11,7 @@ from taskstore.v1 import tasks_pb2, types_pb2
 from mcp_bridge.client import Policy, TaskClient, TaskHandle, ToolResult
 from store_service.client import TaskStore
 from tests.pair import Pair, Process
+from tests.store.builders import new_task
 from tests.system.conftest import REPORT_WORKER
 
 PATIENCE_SECONDS = 60
@@ -70,6 +71,25 @@ async def test_nothing_acknowledged_is_lost_when_the_store_is_killed(report_pair
     await asyncio.to_thread(report_pair.start_store)
     for task_id in task_ids:
         assert not (await ended(report_pair.url, task_id)).is_error
+
+
+async def test_creations_under_way_when_the_store_is_killed_are_made_just_once(report_pair: Pair) -> None:
+    items = [new_task(tenant_id="dev", request_id=f"r{number}") for number in range(400)]
+    async with TaskStore.connect(report_pair.store_address) as store:
+
+        async def create(request: tasks_pb2.CreateTaskRequest) -> str:
+            return (await store.create_task(request, timeout_seconds=PATIENCE_SECONDS)).task.task_id
+
+        first = [asyncio.create_task(create(request)) for request in items[:200]]
+        await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+        rest = [asyncio.create_task(create(request)) for request in items[200:]]
+        await asyncio.sleep(0)
+        report_pair.store.kill()
+        await asyncio.to_thread(report_pair.start_store)
+        created = await asyncio.gather(*first, *rest)
+        assert len(set(created)) == 400
+        listed = await store.list_tasks(tasks_pb2.ListTasksRequest(tenant_id="dev", page_size=1000))
+        assert {task.task_id for task in listed.tasks} == set(created)
 
 
 async def test_a_worker_that_was_stopped_past_its_lease_changes_nothing_when_it_goes_on(report_pair: Pair) -> None:

@@ -1,0 +1,295 @@
+"""Many callers, one call: what is asked for while a call is under way travels together in the next one.
+
+There is no timer that holds anything back: who is alone goes out at once, in a call of its own.
+"""
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+import grpc
+from google.protobuf.message import Message
+from google.rpc import status_pb2
+from prometheus_client import CollectorRegistry, Histogram
+
+from store_service.client.calls import Method, call_once
+from store_service.client.errors import StoreError, from_status, same_error
+
+MOST_ITEMS: Final = 500
+MOST_BYTES: Final = 4 * 1024 * 1024
+MOST_WAITING: Final = 10_000
+MOST_CALLS: Final = 8
+"""Calls of one method that are under way, slow ones included."""
+SLOW_SECONDS: Final = 0.1
+"""A call that takes longer no longer keeps others waiting: its items may wait for a tenant that others need not."""
+
+_HALVED: Final = (grpc.StatusCode.INTERNAL, grpc.StatusCode.RESOURCE_EXHAUSTED)
+"""What a whole batch may be refused with because of one item, or of its size."""
+
+Request = TypeVar("Request", bound="OfTenant")
+Response = TypeVar("Response")
+
+
+class BatchMetrics:
+    """How large the batches are and how long items wait for theirs, by method."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.items = Histogram(
+            "tenure_client_batch_items", "Items in one call.", ["method"], registry=registry,
+            buckets=(1, 2, 5, 10, 25, 50, 100, 250, 500),
+        )  # fmt: skip
+        self.wait_seconds = Histogram(
+            "tenure_client_batch_wait_seconds", "Time until the first item of a call set out.", ["method"], registry=registry,
+            buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.5),
+        )  # fmt: skip
+
+
+class OfTenant(Protocol):
+    """A request that names its tenant."""
+
+    @property
+    def tenant_id(self) -> str:
+        """Whose it is."""
+
+    def ByteSize(self) -> int:  # noqa: N802 (of protobuf)
+        """How large it is."""
+
+
+class Outcome(Protocol):
+    """What a batch answers one item with."""
+
+    @property
+    def refused(self) -> status_pb2.Status:
+        """Why it was refused."""
+
+    def HasField(self, field_name: Any, /) -> bool:  # noqa: N802 (of protobuf)
+        """Whether it was."""
+
+
+@dataclass(slots=True, eq=False)
+class _Item(Generic[Request, Response]):
+    """One caller's request, and where its answer goes."""
+
+    request: Request
+    tenant_id: str
+    size_bytes: int
+    answer: "asyncio.Future[Response]"
+    asked_at: float
+    ends_at: float
+    call: "_Call | None" = None
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    """A call under way; `interested` callers still wait for it."""
+
+    interested: int
+    task: "asyncio.Task[None] | None" = None
+    is_slow: bool = False
+
+
+@dataclass(frozen=True)
+class Together(Generic[Request, Response]):
+    """How several requests travel in one call."""
+
+    method: Method[Any, Any]
+    wrap: Callable[[Sequence[Request]], Message]
+    unwrap: Callable[[Any], Response]
+    """From an item that was not refused."""
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting(Generic[Request, Response]):
+    """Those whose call has not set out, by tenant, in turn."""
+
+    count: int = 0
+    size_bytes: int = 0
+    tenants: "OrderedDict[str, dict[_Item[Request, Response], None]]" = field(default_factory=OrderedDict)
+
+    def add(self, item: "_Item[Request, Response]") -> None:
+        self.tenants.setdefault(item.tenant_id, {})[item] = None
+        self.count += 1
+        self.size_bytes += item.size_bytes
+
+    def remove(self, item: "_Item[Request, Response]") -> None:
+        queue = self.tenants[item.tenant_id]
+        del queue[item]
+        if not queue:
+            del self.tenants[item.tenant_id]
+        self.count -= 1
+        self.size_bytes -= item.size_bytes
+
+    def take(self) -> "list[_Item[Request, Response]]":
+        """As many as may travel together, one of each tenant in turn."""
+        taken: list[_Item[Request, Response]] = []
+        if self.count <= MOST_ITEMS and self.size_bytes <= MOST_BYTES:
+            taken = [item for queue in self.tenants.values() for item in queue]
+            self.tenants.clear()
+            self.count = self.size_bytes = 0
+            return taken
+        size_bytes = 0
+        while self.count and len(taken) < MOST_ITEMS:
+            tenant_id, queue = next(iter(self.tenants.items()))
+            item = next(iter(queue))
+            size_bytes += item.size_bytes
+            if taken and size_bytes > MOST_BYTES:
+                break
+            self.tenants.move_to_end(tenant_id)
+            self.remove(item)
+            taken.append(item)
+        return taken
+
+
+class Batcher(Generic[Request, Response]):
+    """Gathers single calls of one method; each item keeps its own outcome, deadline and cancellation.
+
+    At most `parallel` calls are under way, besides slow ones, each of at most 500 items and 4 MiB; when more wait, tenants
+    take turns. A batch that fails as a whole, not in transit, is halved until the item that it fails for is alone.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        alone: Method[Request, Response],
+        together: Together[Request, Response],
+        metrics: BatchMetrics,
+        *,
+        parallel: int = 2,
+    ) -> None:
+        self._alone = alone
+        self._together = together
+        self._parallel = parallel
+        self._items = metrics.items.labels(name)
+        self._wait_seconds = metrics.wait_seconds.labels(name)
+        self._waiting: _Waiting[Request, Response] = _Waiting()
+        self._calls: set[_Call] = set()
+        self._is_sending_soon = False
+        self._is_closed = False
+
+    async def __call__(self, request: Request, /, *, timeout: float) -> Response:  # noqa: ASYNC109 (as a method of gRPC)
+        """Asks once, with others where there are others. Raises StoreError, DEADLINE_EXCEEDED after `timeout` seconds.
+
+        A caller that is cancelled is taken out while it waits; later it loses the answer, and the call ends when nobody
+        waits for it any more.
+        """
+        if self._is_closed:
+            raise _given_up()
+        if self._waiting.count >= MOST_WAITING:
+            raise StoreError("too many calls wait here", reason="OVERLOADED", code=grpc.StatusCode.RESOURCE_EXHAUSTED)
+        loop = asyncio.get_running_loop()
+        now = time.monotonic()
+        answer: asyncio.Future[Response] = loop.create_future()
+        item = _Item(request, request.tenant_id, request.ByteSize(), answer, asked_at=now, ends_at=now + timeout)
+        self._waiting.add(item)
+        self._send_soon(loop)
+        expiry = loop.call_later(timeout, _expire, item)
+        try:
+            return await answer
+        finally:
+            expiry.cancel()
+            self._leave(item)
+
+    def close(self) -> None:
+        """Ends what waits and what is under way with an error."""
+        self._is_closed = True
+        for queue in self._waiting.tenants.values():
+            for item in queue:
+                _answer(item, _given_up())
+        for call in self._calls:
+            if call.task is not None:
+                call.task.cancel()
+
+    def _leave(self, item: _Item[Request, Response]) -> None:
+        call = item.call
+        if call is None:
+            self._waiting.remove(item)
+            return
+        call.interested -= 1
+        if not call.interested and call.task is not None:
+            call.task.cancel()  # nothing, if it is done
+
+    def _send_soon(self, loop: asyncio.AbstractEventLoop) -> None:
+        """In this very turn of the event loop, after whoever else asks in it."""
+        if not self._is_sending_soon:
+            self._is_sending_soon = True
+            loop.call_soon(self._send)
+
+    def _send(self) -> None:
+        self._is_sending_soon = False
+        while self._waiting.count and self._may_send() and not self._is_closed:
+            items = self._waiting.take()
+            call = _Call(len(items))
+            for item in items:
+                item.call = call
+            self._calls.add(call)
+            call.task = asyncio.create_task(self._run(call, items))
+
+    def _may_send(self) -> bool:
+        return len(self._calls) < MOST_CALLS and sum(not call.is_slow for call in self._calls) < self._parallel
+
+    async def _run(self, call: _Call, items: Sequence[_Item[Request, Response]]) -> None:
+        loop = asyncio.get_running_loop()
+        slow = loop.call_later(SLOW_SECONDS, self._be_slow, call)
+        self._items.observe(len(items))
+        self._wait_seconds.observe(time.monotonic() - items[0].asked_at)
+        try:
+            await self._ask(items)
+        finally:
+            slow.cancel()
+            self._calls.discard(call)
+            for item in items:  # closed, or a defect of ours: nobody waits in vain
+                _answer(item, _given_up())
+            self._send()
+
+    def _be_slow(self, call: _Call) -> None:
+        call.is_slow = True
+        self._send()
+
+    async def _ask(self, items: Sequence[_Item[Request, Response]]) -> None:
+        timeout = max(0.0, max(item.ends_at for item in items) - time.monotonic())
+        try:
+            if len(items) == 1:
+                _answer(items[0], await call_once(self._alone, items[0].request, timeout_seconds=timeout))
+                return
+            request = self._together.wrap([item.request for item in items])
+            answered = await call_once(self._together.method, request, timeout_seconds=timeout)
+        except StoreError as error:
+            if len(items) > 1 and error.code in _HALVED and not error.is_transient:
+                middle = len(items) // 2
+                await self._ask(items[:middle])
+                await self._ask(items[middle:])
+                return
+            for item in items:
+                _answer(item, same_error(error))
+            return
+        outcomes: Sequence[Outcome] = answered.items
+        full = []
+        for item, outcome in zip(items, outcomes, strict=True):
+            if not outcome.HasField("refused"):
+                _answer(item, self._together.unwrap(outcome))
+            elif (refusal := from_status(outcome.refused)).reason != "BATCH_FULL":
+                _answer(item, refusal)
+            elif not item.answer.done():
+                full.append(item)
+        if full:  # others' payloads filled the answer; the first of a batch always fits
+            await self._ask(full)
+
+
+def _given_up() -> StoreError:
+    return StoreError("the client was closed, or failed", code=grpc.StatusCode.FAILED_PRECONDITION)
+
+
+def _answer(item: _Item[Any, Response], answer: Response | StoreError) -> None:
+    if item.answer.done():
+        return
+    if isinstance(answer, StoreError):
+        item.answer.set_exception(answer)
+    else:
+        item.answer.set_result(answer)
+
+
+def _expire(item: _Item[Any, Any]) -> None:
+    _answer(item, StoreError("the store did not answer in time", code=grpc.StatusCode.DEADLINE_EXCEEDED))
