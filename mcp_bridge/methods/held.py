@@ -18,6 +18,7 @@ from mcp_bridge.methods.progress import ProgressRelay
 from mcp_bridge.metrics import Metrics
 from mcp_bridge.translate import is_terminal, open_questions
 from mcp_bridge.wire.failures import unavailable
+from mcp_bridge.wire.state import RequestState
 from store_service.client import StoreError, TaskStore
 
 RENEW_SECONDS: Final = 10.0
@@ -54,7 +55,14 @@ class HeldCalls:
         return _grace_ms(route) + int(2 * self._renew_seconds * 1000)
 
     async def hold(
-        self, call: Call, route: Route, task: types_pb2.Task, *, has_key: bool, may_detach: bool, is_resumed: bool
+        self,
+        call: Call,
+        route: Route,
+        task: types_pb2.Task,
+        *,
+        state: RequestState,
+        relay: ProgressRelay,
+        is_resumed: bool,
     ) -> types_pb2.Task | None:
         """Waits until the task has ended or asks its caller, within the route's call_timeout. Returns it as it stands.
 
@@ -65,8 +73,8 @@ class HeldCalls:
         """
         caller = call.caller
         # With a key the store waits long enough by itself, and the task may be one whose handle was given out.
-        keeps = not route.continues_on_disconnect and not has_key
-        abandon_after_ms = self.abandon_after_ms(route, has_key=has_key) if keeps else 0
+        keeps = not route.continues_on_disconnect and not state.has_key
+        abandon_after_ms = self.abandon_after_ms(route, has_key=state.has_key) if keeps else 0
         if call.outbox is not None:
             call.outbox.hold()
         self._metrics.held_calls.inc()
@@ -74,10 +82,10 @@ class HeldCalls:
             if is_resumed and keeps:
                 await self.attach(caller, task, abandon_after_ms=abandon_after_ms)
             async with self._renewing(caller, task, abandon_after_ms):
-                news = await self.news_of(caller, task, within_ms=route.call_timeout_ms, relay=ProgressRelay(call))
+                news = await self.news_of(caller, task, within_ms=route.call_timeout_ms, relay=relay)
             if news is not None and is_terminal(news):
                 return news
-            if news is None and not may_detach:
+            if news is None and state.rounds >= route.max_detaches:
                 if self._is_draining:
                     raise unavailable()
                 return await self._time_out(caller, route, task)
@@ -109,7 +117,7 @@ class HeldCalls:
                         if answer.WhichOneof("outcome") != "task":
                             continue
                         if relay is not None:
-                            relay.relay(answer.task)
+                            relay.relay(answer.reports)
                         if is_terminal(answer.task) or open_questions(answer.task):
                             return answer.task
                 raise unavailable()  # the store no longer knows what it created a moment ago

@@ -1,5 +1,6 @@
 """Progress of held work, told to the client that waits for it. Source: contract, section 10.10."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from taskstore.v1 import types_pb2
@@ -9,21 +10,24 @@ from mcp_bridge.wire.mcp import progress_token
 
 
 class ProgressRelay:
-    """Tells each report that is seen once and in order, and none that is not above the last one told."""
+    """Tells each report once and in order, but none whose value is not above the last one told."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: Call, *, after: int) -> None:
         self._outbox = call.outbox
         self._token = progress_token(call.meta.members)
-        self._sequence = 0
+        self.last = after
+        """The number of the last report that the call was shown, in its earlier rounds too."""
         self._value: float | None = None
 
-    def relay(self, task: types_pb2.Task) -> None:
-        """Tells the task's last report, if it is news and the client asked for it."""
-        report = task.progress
-        if self._outbox is None or self._token is None or report.sequence <= self._sequence:
-            return
-        self._sequence = report.sequence
-        if self._value is not None and report.value <= self._value:
+    def relay(self, reports: Iterable[types_pb2.Progress]) -> None:
+        """Tells the reports of one answer of a watch, if the client asked for them."""
+        for report in reports:
+            if report.sequence > self.last:
+                self.last = report.sequence
+                self._tell(report)
+
+    def _tell(self, report: types_pb2.Progress) -> None:
+        if self._outbox is None or self._token is None or (self._value is not None and report.value <= self._value):
             return
         self._value = report.value
         params: dict[str, Any] = {"progressToken": self._token, "progress": _number(report.value)}

@@ -4,11 +4,13 @@ import base64
 import re
 from typing import Final
 
+import msgspec
 from taskstore.v1 import tasks_pb2, types_pb2
 
 from mcp_bridge.access.routes import Route, Routes, TaskMode
 from mcp_bridge.methods.calls import Call
 from mcp_bridge.methods.held import HeldCalls
+from mcp_bridge.methods.progress import ProgressRelay
 from mcp_bridge.methods.rounds import Rounds, early_answers, require_shown, task_input
 from mcp_bridge.translate import failure_of, is_terminal, task_members, tool_result
 from mcp_bridge.wire.digests import call_digest
@@ -80,17 +82,12 @@ class ToolMethods:
         if task is None:
             abandon_after_ms = self._held.abandon_after_ms(route, has_key=state.has_key)
             task = (await self._create(call, route, wanted, state, abandon_after_ms=abandon_after_ms)).task
-        news = await self._held.hold(
-            call,
-            route,
-            task,
-            has_key=state.has_key,
-            may_detach=state.rounds < route.max_detaches,
-            is_resumed=resumed is not None,
-        )
+        relay = ProgressRelay(call, after=state.reports_shown)
+        news = await self._held.hold(call, route, task, state=state, relay=relay, is_resumed=resumed is not None)
         if news is None:
             return self._results.write_tool_result(tool_error(f"timed out after {route.call_timeout_ms / 1000:g} s"))
         if not is_terminal(news):
+            state = msgspec.structs.replace(state, reports_shown=relay.last)
             return self._rounds.pause(call, route, wanted, state, news)
         return self._results.write_tool_result(_result(news))
 

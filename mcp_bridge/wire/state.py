@@ -35,6 +35,8 @@ class RequestState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """Empty while questions are asked that come before the work."""
     has_key: bool = False
     """Whether the call came with an idempotency key."""
+    reports_shown: int = 0
+    """The number of the last report of progress that the call was shown."""
     answers: dict[str, msgspec.Raw] = {}
     """What was answered before the work, as it was sent."""
 

@@ -146,7 +146,7 @@ class TaskStore:
         """Yields each task as it stands, then whenever it visibly changed, until all have ended.
 
         While the store is away it connects again, with backoff, for as long as its reader reads; the reader sees no
-        snapshot twice. A task that is not found is told once, as `refused`. Close the iterator to stop
+        snapshot and no report twice. A task that is not found is told once, as `refused`. Close the iterator to stop
         (`contextlib.aclosing`). Raises StoreError when the whole watch is refused.
         """
         watched = _Watched(request)
@@ -195,6 +195,7 @@ class _Watched:
     def __init__(self, request: tasks_pb2.WatchTasksRequest) -> None:
         self._request = request
         self._changes: dict[str, int] = {}
+        self._reports: dict[str, int] = {}
         self.pending = dict.fromkeys(request.task_ids)
 
     def request(self) -> tasks_pb2.WatchTasksRequest:
@@ -214,12 +215,20 @@ class _Watched:
                 return False
             del self.pending[answer.task_id]
             return True
+        self._drop_reports_seen(answer)
         if answer.task.state in _TERMINAL:
             del self.pending[answer.task_id]
             return True
         is_news = answer.task.change > self._changes.get(answer.task_id, -1)
         self._changes[answer.task_id] = max(answer.task.change, self._changes.get(answer.task_id, -1))
         return is_news
+
+    def _drop_reports_seen(self, answer: tasks_pb2.WatchTasksResponse) -> None:
+        last = self._reports.get(answer.task_id, 0)
+        while answer.reports and answer.reports[0].sequence <= last:
+            del answer.reports[0]
+        if answer.reports:
+            self._reports[answer.task_id] = answer.reports[-1].sequence
 
 
 def _jitter_seconds(failures: int) -> float:

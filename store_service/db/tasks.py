@@ -23,8 +23,8 @@ from store_service.model.tasks import (
     TaskContract,
     TaskError,
     TaskFilter,
+    TaskRead,
     TaskRef,
-    TaskView,
 )
 from store_service.model.waits import Question, Wait, WaitKind
 
@@ -67,15 +67,16 @@ class TaskRows:
             [answer.response for item in new for answer in item.early_answers],
         )
 
-    async def get_tasks(self, items: Sequence[tuple[TaskRef, TaskView]]) -> dict[int, tuple[Task, bool]]:
+    async def get_tasks(self, items: Sequence[TaskRead]) -> dict[int, tuple[Task, bool]]:
         """The tasks found, by the position of their item, and whether their payloads fitted into the answer."""
         rows = await self._database.read(
             self._queries["get_tasks"],
-            [ref.tenant_id for ref, _ in items],
-            [ref.task_id for ref, _ in items],
-            [ref.owner and ref.owner.issuer for ref, _ in items],
-            [ref.owner and ref.owner.subject for ref, _ in items],
-            [int(view) for _, view in items],
+            [item.ref.tenant_id for item in items],
+            [item.ref.task_id for item in items],
+            [item.ref.owner and item.ref.owner.issuer for item in items],
+            [item.ref.owner and item.ref.owner.subject for item in items],
+            [int(item.view) for item in items],
+            [item.reports_after for item in items],
             ANSWER_BYTES,
         )
         return {row["ordinal"] - 1: (_task(row), row["fits"]) for row in rows}
@@ -161,7 +162,7 @@ def contract_of(row: asyncpg.Record) -> TaskContract:
 
 
 def _task(row: asyncpg.Record) -> Task:
-    progress = row["sequence"] and Progress(row["sequence"], row["value"], row["total"], row["message"])
+    reported = zip(row["sequences"], row["vals"], row["totals"], row["messages"], strict=True) if row["sequences"] else ()
     data = None if row["data"] is None else Payload(row["media_type"], row["data"])
     error = row["error_code"] is not None
     return Task(
@@ -175,7 +176,7 @@ def _task(row: asyncpg.Record) -> Task:
         ended_at=row["ended_at"],
         read_at=row["read_at"],
         change=row["change"],
-        progress=progress or None,
+        reports=tuple(Progress(*report) for report in reported),
         cancel_requested=row["cancel_requested"],
         attempts=row["attempts"],
         crashes=row["crashes"],

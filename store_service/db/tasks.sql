@@ -9,14 +9,15 @@ FROM tenure.create_tasks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13,
 ORDER BY ordinal
 
 -- name: get_tasks
--- $1 tenant, $2 task, $3 issuer or null, $4 subject or null, $5 view: arrays, one element an item; $6 most bytes of the answer
+-- $1 tenant, $2 task, $3 issuer or null, $4 subject or null, $5 view, $6 number of the report after which all are read, or
+-- null for the last one: arrays, one element an item; $7 most bytes of the answer
 -- An item past those bytes comes with fits = false and without whatever may be large; the first always fits.
 SELECT f.ordinal, f.tenant_id, f.task_id, f.tool, f.workflow, f.version, f.issuer, f.subject,
        CASE WHEN f.fits THEN f.client_capabilities END AS client_capabilities,
        CASE WHEN f.fits THEN f.output_schema END AS output_schema,
        f.ttl_ms, f.poll_interval_ms, f.execution_deadline_ms, f.trace_parent, f.priority, f.created_at, f.state, f.changed_at,
        f.ended_at, f.change, f.cancel_requested, f.attempts, f.crashes, f.retries, f.checkpoints, f.worker_id, f.token,
-       f.expires_at, f.sequence, f.value, f.total, f.message, f.input_media_type,
+       f.expires_at, f.sequences, f.vals, f.totals, f.messages, f.input_media_type,
        CASE WHEN f.fits AND f.view >= 3 THEN f.input END AS input,
        f.media_type, CASE WHEN f.fits THEN f.data END AS data, f.error_code, f.error_message, f.error_reason, f.fits,
        (SELECT tenure.task_now()) AS read_at,
@@ -26,21 +27,28 @@ FROM (
   SELECT u.ordinal, u.view, t.tenant_id, t.task_id, t.tool, t.workflow, t.version, t.issuer, t.subject, t.client_capabilities,
          t.output_schema, t.ttl_ms, t.poll_interval_ms, t.execution_deadline_ms, t.trace_parent, t.priority, t.created_at,
          s.state, s.changed_at, s.ended_at, s.change, s.cancel_requested_at IS NOT NULL AS cancel_requested, s.attempts,
-         s.crashes, s.retries, s.checkpoints, s.worker_id, s.token, s.expires_at, p.sequence, p.value, p.total, p.message,
+         s.crashes, s.retries, s.checkpoints, s.worker_id, s.token, s.expires_at, p.sequences, p.vals, p.totals, p.messages,
          t.media_type AS input_media_type, t.input, o.media_type, o.data, o.error_code, o.error_message, o.error_reason,
          t.forked_from, t.forked_checkpoints, w.step AS wait_step, w.kind AS wait_kind, w.until AS wait_until, w.signal_name,
          q.keys, q.methods, q.asked_at, q.params,
          u.ordinal = 1 OR sum(
-           octet_length(concat(t.tool, t.workflow, t.issuer, t.subject, t.trace_parent, p.message, o.error_message))
-           + octet_length(t.client_capabilities) + octet_length(t.output_schema) + coalesce(octet_length(o.data), 0) + coalesce(q.bytes, 0)
-           + CASE WHEN u.view >= 3 THEN octet_length(t.input) ELSE 0 END) OVER (ORDER BY u.ordinal) <= $6 AS fits
-  FROM unnest($1::text[], $2::uuid[], $3::text[], $4::text[], $5::int[])
-       WITH ORDINALITY u(tenant_id, task_id, issuer, subject, view, ordinal)
+           octet_length(concat(t.tool, t.workflow, t.issuer, t.subject, t.trace_parent, o.error_message))
+           + octet_length(t.client_capabilities) + octet_length(t.output_schema) + coalesce(octet_length(o.data), 0)
+           + coalesce(p.bytes, 0) + coalesce(q.bytes, 0)
+           + CASE WHEN u.view >= 3 THEN octet_length(t.input) ELSE 0 END) OVER (ORDER BY u.ordinal) <= $7 AS fits
+  FROM unnest($1::text[], $2::uuid[], $3::text[], $4::text[], $5::int[], $6::bigint[])
+       WITH ORDINALITY u(tenant_id, task_id, issuer, subject, view, reports_after, ordinal)
   JOIN tenure.task t ON t.tenant_id = u.tenant_id AND t.task_id = u.task_id
     AND (u.issuer IS NULL OR (t.issuer = u.issuer AND t.subject = u.subject))
   JOIN tenure.task_state s ON s.tenant_id = u.tenant_id AND s.task_id = u.task_id
-  LEFT JOIN tenure.progress p ON p.tenant_id = u.tenant_id AND p.task_id = u.task_id AND p.slot = s.progress % 16
-    AND s.progress > 0
+  LEFT JOIN LATERAL (
+    SELECT array_agg(x.sequence ORDER BY x.sequence) AS sequences, array_agg(x.value ORDER BY x.sequence) AS vals,
+           array_agg(x.total ORDER BY x.sequence) AS totals, array_agg(x.message ORDER BY x.sequence) AS messages,
+           sum(octet_length(x.message)) AS bytes
+    FROM generate_series(greatest(least(u.reports_after, s.progress - 1), s.progress - 16) + 1, s.progress) n(sequence)
+    JOIN tenure.progress x ON x.tenant_id = u.tenant_id AND x.task_id = u.task_id AND x.slot = n.sequence % 16
+    WHERE s.progress > 0
+  ) p ON true
   LEFT JOIN tenure.wait w ON s.state = 'WAITING' AND w.tenant_id = u.tenant_id AND w.task_id = u.task_id
   LEFT JOIN LATERAL (
     SELECT array_agg(r.key ORDER BY r.number) AS keys, array_agg(r.method ORDER BY r.number) AS methods,

@@ -106,7 +106,8 @@ class Task:
     ended_at: datetime | None
     read_at: datetime
     change: int
-    progress: Progress | None
+    reports: tuple[Progress, ...]
+    """The last ones, oldest first: one where no more were asked for."""
     cancel_requested: bool
     attempts: int
     crashes: int
@@ -129,6 +130,16 @@ class TaskRef:
     tenant_id: str
     task_id: UUID
     owner: Owner | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRead:
+    """A wish to read a task."""
+
+    ref: TaskRef
+    view: TaskView
+    reports_after: int | None = None
+    """The number of the report after which all that are kept are read too; None reads the last one alone."""
 
 
 class CancelOutcome(StrEnum):

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 from uuid import UUID, uuid4
@@ -17,14 +18,31 @@ from store_service.model.tasks import (
     Created,
     HistoryLine,
     NewTask,
+    Progress,
     Task,
     TaskFilter,
+    TaskRead,
     TaskRef,
     TaskView,
 )
 
 WATCH_POLL_SECONDS: Final = 5.0
 """How long a watch relies on hints before it looks by itself."""
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What the reader of a watch knows of one task."""
+
+    change: int = 0
+    report: int = 0
+
+    def go_on(self, task: Task) -> tuple[Progress, ...]:
+        """The reports that are news in what it is told now."""
+        news = tuple(report for report in task.reports if report.sequence > self.report)
+        self.change = task.change
+        self.report = news[-1].sequence if news else self.report
+        return news
 
 
 class Tasks:
@@ -41,9 +59,7 @@ class Tasks:
             size=lambda item: len(item.input.data) + len(item.contract.client_capabilities) + len(item.contract.output_schema),
             metrics=metrics,
         )
-        self._get = Batcher[tuple[TaskRef, TaskView], Task](
-            "get_tasks", self._get_batch, key=lambda _: object(), metrics=metrics, parallel=4
-        )
+        self._get = Batcher[TaskRead, Task]("get_tasks", self._get_batch, key=lambda _: object(), metrics=metrics, parallel=4)
         self._cancel = Batcher[tuple[TaskRef, bool], CancelOutcome](
             "cancel_tasks", self._cancel_batch, key=lambda item: item[0].task_id, metrics=metrics
         )
@@ -59,16 +75,16 @@ class Tasks:
         """`create_task` for each."""
         return await self._create.run(items)
 
-    async def get_task(self, ref: TaskRef, view: TaskView) -> Task:
+    async def get_task(self, item: TaskRead) -> Task:
         """Reads a task as it stands. One statement whether it exists or not, so that neither answer takes longer."""
         while True:
             try:
-                return await self._get.submit((ref, view))
+                return await self._get.submit(item)
             except Refusal as refusal:
                 if refusal.reason is not Reason.BATCH_FULL:  # others' results filled the answer: next time it may be first
                     raise
 
-    async def get_tasks(self, items: Sequence[tuple[TaskRef, TaskView]]) -> list[Task | Refusal]:
+    async def get_tasks(self, items: Sequence[TaskRead]) -> list[Task | Refusal]:
         """`get_task` for each, within 4 MiB of payloads."""
         return await self._get_batch(items)
 
@@ -77,7 +93,7 @@ class Tasks:
     ) -> tuple[list[Task], bool]:
         """A page of a tenant's tasks, newest first, of at most 4 MiB, and whether there may be more."""
         ids = await self._rows.list_tasks(wanted, after, limit)
-        found = await self._rows.get_tasks([(TaskRef(wanted.tenant_id, task_id), TaskView.BASIC) for task_id in ids])
+        found = await self._rows.get_tasks([TaskRead(TaskRef(wanted.tenant_id, task_id), TaskView.BASIC) for task_id in ids])
         tasks = [task for _, (task, fits) in sorted(found.items()) if fits]
         return tasks, len(ids) == limit or len(tasks) < len(found)
 
@@ -89,23 +105,27 @@ class Tasks:
         """Says that somebody waits for a task, for so long; 0 says that its id was handed out."""
         await self._attach.submit((ref, abandon_after_ms))
 
-    async def watch_tasks(self, refs: Sequence[TaskRef], view: TaskView) -> AsyncIterator[tuple[TaskRef, Task | Refusal]]:
-        """Each task as it stands, then whenever it visibly changed, until all have ended. Skips what a slow reader missed,
-        never the last. A store that cannot be read for a while means silence."""
-        left = dict.fromkeys(refs, 0)
+    async def watch_tasks(
+        self, refs: Sequence[TaskRef], view: TaskView
+    ) -> AsyncIterator[tuple[TaskRef, Task | Refusal, tuple[Progress, ...]]]:
+        """Each task as it stands, then whenever it visibly changed, until all have ended; with it what was reported since.
+        Skips what a slow reader missed, never the last. A store that cannot be read for a while means silence."""
+        left = {ref: _Seen() for ref in refs}
         with self._wakeups.waiting(task_topic(ref.task_id) for ref in refs) as waiter:
             while left:
                 try:
-                    async for ref, task in self._look(list(left), view):
+                    reads = [TaskRead(ref, view, reports_after=seen.report) for ref, seen in left.items()]
+                    async for ref, task in self._look(reads):
                         if isinstance(task, Refusal):
                             del left[ref]
-                        elif task.change == left[ref]:
+                            yield ref, task, ()
                             continue
-                        elif task.state in TERMINAL:
+                        seen = left[ref]
+                        if task.change == seen.change:
+                            continue
+                        if task.state in TERMINAL:
                             del left[ref]
-                        else:
-                            left[ref] = task.change
-                        yield ref, task
+                        yield ref, task, seen.go_on(task)
                 except Refusal as refusal:
                     if refusal.reason not in (Reason.STORAGE_UNAVAILABLE, Reason.OVERLOADED):
                         raise
@@ -133,14 +153,14 @@ class Tasks:
             raise Refusal(Reason.CHECKPOINT_NOT_FOUND)
         return found[0]
 
-    async def _look(self, refs: Sequence[TaskRef], view: TaskView) -> AsyncIterator[tuple[TaskRef, Task | Refusal]]:
+    async def _look(self, items: Sequence[TaskRead]) -> AsyncIterator[tuple[TaskRef, Task | Refusal]]:
         """What stands. What did not fit into one read is fetched when its turn comes, so that one at a time is held."""
-        for ref, task in zip(refs, await self._get_batch([(ref, view) for ref in refs]), strict=True):
+        for item, task in zip(items, await self._get_batch(items), strict=True):
             if isinstance(task, Refusal) and task.reason is Reason.BATCH_FULL:
-                task = await self._get_or_refuse(ref, view)  # noqa: PLW2901 (the same task, looked at alone)
+                task = await self._get_or_refuse(item)  # noqa: PLW2901 (the same task, looked at alone)
                 if isinstance(task, Refusal) and task.reason is not Reason.TASK_NOT_FOUND:
                     raise task
-            yield ref, task
+            yield item.ref, task
 
     async def _create_batch(self, items: Sequence[NewTask]) -> list[Created | Refusal]:
         rows = await self._rows.create_tasks([(item, uuid4(), _digest(item)) for item in items])
@@ -152,20 +172,20 @@ class Tasks:
                     outcomes.append(Created(_fresh(item, row["task_id"], row["created_at"]), replayed=False))
                 case "REPLAYED":
                     ref = TaskRef(item.tenant_id, row["task_id"])
-                    task = await self._get_or_refuse(ref, TaskView.BASIC)
+                    task = await self._get_or_refuse(TaskRead(ref, TaskView.BASIC))
                     outcomes.append(task if isinstance(task, Refusal) else Created(task, replayed=True))
                 case reason:
                     outcomes.append(Refusal(Reason(reason)))
         return outcomes
 
-    async def _get_or_refuse(self, ref: TaskRef, view: TaskView) -> Task | Refusal:
+    async def _get_or_refuse(self, item: TaskRead) -> Task | Refusal:
         """`get_task`, its refusal as an outcome: the task may have been removed a moment ago."""
         try:
-            return await self.get_task(ref, view)
+            return await self.get_task(item)
         except Refusal as refusal:
             return refusal
 
-    async def _get_batch(self, items: Sequence[tuple[TaskRef, TaskView]]) -> list[Task | Refusal]:
+    async def _get_batch(self, items: Sequence[TaskRead]) -> list[Task | Refusal]:
         found = await self._rows.get_tasks(items)
         outcomes: list[Task | Refusal] = []
         for position in range(len(items)):
@@ -222,7 +242,7 @@ def _fresh(item: NewTask, task_id: UUID, now: datetime) -> Task:
         ended_at=None,
         read_at=now,
         change=1,
-        progress=None,
+        reports=(),
         cancel_requested=False,
         attempts=0,
         crashes=0,

@@ -9,7 +9,7 @@ from store_service.db.waits import WaitRows
 from store_service.db.wakeups import Wakeups
 from store_service.model.leases import Suspend
 from store_service.model.refusals import Reason, Refusal
-from store_service.model.tasks import Answers, Created, Fork, NewSignal, TaskRef, TaskView
+from store_service.model.tasks import Answers, Created, Fork, NewSignal, TaskRead, TaskRef, TaskView
 from store_service.model.waits import Published, SignalFacts, SignalState
 from store_service.operations.tasks import Tasks
 
@@ -73,7 +73,7 @@ class Waits:
         match row["outcome"]:
             case "CREATED" | "REPLAYED" as outcome:
                 self._wakeups.wake_lanes(row["opened"])
-                task = await self._tasks.get_task(TaskRef(fork.source.tenant_id, row["task_id"]), TaskView.BASIC)
+                task = await self._tasks.get_task(TaskRead(TaskRef(fork.source.tenant_id, row["task_id"]), TaskView.BASIC))
                 return Created(task, replayed=outcome == "REPLAYED")
             case "NOT_FOUND":
                 raise Refusal(Reason.TASK_NOT_FOUND)

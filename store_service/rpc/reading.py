@@ -32,6 +32,7 @@ from store_service.model.tasks import (
     NewTask,
     Owner,
     TaskContract,
+    TaskRead,
     TaskRef,
     TaskView,
     TenantPolicy,
@@ -65,6 +66,11 @@ def read_view(view: types_pb2.TaskView.ValueType) -> TaskView:
     """How much of a task is wanted."""
     check_range("view", view, range(types_pb2.TASK_VIEW_FULL + 1))
     return TaskView(max(view, types_pb2.TASK_VIEW_BASIC))
+
+
+def read_task_read(message: tasks_pb2.GetTaskRequest) -> TaskRead:
+    """Which task a caller wants to read, and how much of it."""
+    return TaskRead(read_ref(message), read_view(message.view))
 
 
 def read_states(states: Sequence[types_pb2.TaskState.ValueType]) -> tuple[TaskState, ...]:

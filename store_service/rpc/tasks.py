@@ -39,13 +39,11 @@ class TaskService(tasks_pb2_grpc.TaskServiceServicer):
         )
 
     async def GetTask(self, request: tasks_pb2.GetTaskRequest, context: Context) -> tasks_pb2.GetTaskResponse:
-        task = await self._tasks.get_task(reading.read_ref(request), reading.read_view(request.view))
+        task = await self._tasks.get_task(reading.read_task_read(request))
         return tasks_pb2.GetTaskResponse(task=writing.to_task(task))
 
     async def GetTasks(self, request: tasks_pb2.GetTasksRequest, context: Context) -> tasks_pb2.GetTasksResponse:
-        outcomes = await run_each(
-            request.items, lambda one: (reading.read_ref(one), reading.read_view(one.view)), self._tasks.get_tasks
-        )
+        outcomes = await run_each(request.items, reading.read_task_read, self._tasks.get_tasks)
         item = tasks_pb2.GetTasksResponse.Item
         return tasks_pb2.GetTasksResponse(
             items=[item(refused=to_status(o)) if isinstance(o, Refusal) else item(task=writing.to_task(o)) for o in outcomes]
@@ -86,11 +84,13 @@ class TaskService(tasks_pb2_grpc.TaskServiceServicer):
         tenant_id = check_name("tenant_id", request.tenant_id)
         owner = reading.read_owner(request.owner) if request.HasField("owner") else None
         refs = [TaskRef(tenant_id, check_task_id("task_ids", one), owner) for one in dict.fromkeys(request.task_ids)]
-        async for ref, task in self._tasks.watch_tasks(refs, reading.read_view(request.view)):
+        async for ref, task, reports in self._tasks.watch_tasks(refs, reading.read_view(request.view)):
             if isinstance(task, Refusal):
                 yield tasks_pb2.WatchTasksResponse(task_id=str(ref.task_id), refused=to_status(task))
             else:
-                yield tasks_pb2.WatchTasksResponse(task_id=str(ref.task_id), task=writing.to_task(task))
+                yield tasks_pb2.WatchTasksResponse(
+                    task_id=str(ref.task_id), task=writing.to_task(task), reports=map(writing.to_progress, reports)
+                )
 
     async def ListTaskHistory(
         self, request: tasks_pb2.ListTaskHistoryRequest, context: Context

@@ -75,7 +75,7 @@ def to_task(value: Task) -> types_pb2.Task:
         forked_from_task_id=str(value.forked_from) if value.forked_from else "",
         forked_from_checkpoints=value.forked_checkpoints,
         change=value.change,
-        progress=_to_progress(value.progress),
+        progress=to_progress(value.reports[-1]) if value.reports else None,
         cancel_requested=value.cancel_requested,
         attempts=value.attempts,
         crashes=value.crashes,
@@ -160,9 +160,8 @@ def to_state(value: TaskState) -> types_pb2.TaskState.ValueType:
     return types_pb2.TaskState.Value(f"TASK_STATE_{value}")
 
 
-def _to_progress(value: Progress | None) -> types_pb2.Progress | None:
-    if value is None:
-        return None
+def to_progress(value: Progress) -> types_pb2.Progress:
+    """A report."""
     return types_pb2.Progress(sequence=value.sequence, value=value.value, total=value.total, message=value.message)
 
 

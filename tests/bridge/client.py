@@ -38,6 +38,13 @@ class Answer:
         return result
 
     @property
+    def events(self) -> list[dict[str, Any]]:
+        """What its stream told, which it must be."""
+        assert self.headers["Content-Type"] == "text/event-stream"
+        lines = [line for line in self.body.splitlines() if line.startswith(b"data: ")]
+        return [json.loads(line.removeprefix(b"data: ")) for line in lines]
+
+    @property
     def code(self) -> int:
         """The code of the error, which there must be."""
         code = self.json["error"]["code"]

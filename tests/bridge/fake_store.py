@@ -29,6 +29,7 @@ class FakeTaskStore(TaskStore):
         """Set at each attachment."""
         self._requests: dict[str, tasks_pb2.CreateTaskRequest] = {}
         self._ids: dict[str, str] = {}
+        self._reports: dict[str, list[types_pb2.Progress]] = {}
         self._changed = asyncio.Condition()
 
     async def close(self) -> None:
@@ -86,12 +87,14 @@ class FakeTaskStore(TaskStore):
     async def watch_tasks(self, request: tasks_pb2.WatchTasksRequest) -> AsyncGenerator[tasks_pb2.WatchTasksResponse, None]:
         """As TaskService.WatchTasks, of one task."""
         (task_id,) = request.task_ids
-        seen = -1
+        seen, reported = -1, 0
         while True:
             task = self._find(request.tenant_id, task_id, request.owner, request.view)
             if task.change > seen:
                 seen = task.change
-                yield tasks_pb2.WatchTasksResponse(task_id=task_id, task=task)
+                reports = self._reports.get(task_id, [])[reported:]
+                reported += len(reports)
+                yield tasks_pb2.WatchTasksResponse(task_id=task_id, task=task, reports=reports)
             if task.HasField("ended_at"):
                 return
             async with self._changed:
@@ -125,6 +128,7 @@ class FakeTaskStore(TaskStore):
         task = self.tasks[task_id]
         sequence = task.progress.sequence + 1
         task.progress.CopyFrom(types_pb2.Progress(sequence=sequence, value=value, total=total, message=message))
+        self._reports.setdefault(task_id, []).append(task.progress)
         await self._change(task)
 
     async def _change(self, task: types_pb2.Task) -> None:

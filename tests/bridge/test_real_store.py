@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import asyncpg
 import pytest
 from taskstore.v1 import tasks_pb2, types_pb2
 
@@ -18,6 +19,7 @@ from mcp_bridge.config import Config
 from store_service.client import Context, ProtocolError, Worker
 from tests.bridge.client import TASKS, Client, headers_for, meta
 from tests.conftest import Clock, Stubs
+from tests.store.builders import claim, complete, report, report_at_once
 
 ROUTES = """
 version: 1
@@ -126,6 +128,20 @@ async def test_a_repeated_call_with_its_key_finds_the_same_task(user: Client) ->
     assert len({answer.result["taskId"] for answer in await asyncio.gather(*calls)}) == 1
     answer = await user.call("nobody", {"a": 2}, tasks=True, Idempotency_Key="k")
     assert (answer.status, answer.code) == (409, 40900)
+
+
+async def test_fast_reports_reach_the_caller_once_and_in_order_and_before_the_result(
+    user: Client, store: Stubs, database: asyncpg.Connection
+) -> None:
+    calling = asyncio.create_task(user.call("nobody", meta_members={"progressToken": 5}))
+    (task,) = (await store.leases.LeaseTasks(claim(workflow="nobody", wait_ms=20_000))).tasks
+    await report_at_once(database, task.lease, *range(12))
+    await store.leases.ReportProgress(report(task.lease, 12))
+    await report_at_once(database, task.lease, 13, 14)
+    await store.leases.CompleteTask(complete(task.lease, b'{"content":[]}'))
+    *told, result = (await calling).events
+    assert [event["params"] for event in told] == [{"progressToken": 5, "progress": value} for value in range(15)]
+    assert result["result"]["content"] == []
 
 
 async def test_an_abandoned_call_ends_after_its_grace_and_not_before(user: Client, store: Stubs, clock: Clock) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import asyncpg
 import pytest
 from taskstore.v1 import leases_pb2, tasks_pb2, types_pb2
 
@@ -16,7 +17,7 @@ from mcp_bridge.app import Bridge
 from mcp_bridge.config import Config
 from tests.bridge.client import TASKS, Answer, Client
 from tests.conftest import Clock, Stubs
-from tests.store.builders import claim, complete, question, suspend
+from tests.store.builders import claim, complete, question, report, report_at_once, suspend
 
 ROUTES = """
 version: 1
@@ -41,6 +42,7 @@ FORM: dict[str, Any] = {"elicitation": {}}
 BOTH = {**FORM, "roots": {}}
 ANSWERING_TASKS = {**FORM, **TASKS}
 PARAMS = b'{ "message":"Go?", "requestedSchema":{"type":"object","properties":{"ok":{"type":"boolean"}},"required":["ok"]}}'
+TOKEN = {"progressToken": "p"}
 YES = {"action": "accept", "content": {"ok": True}}
 KEYS = [base64.b64encode(bytes([number]) * 32).decode() for number in (1, 2)]
 
@@ -84,6 +86,7 @@ async def call(
     capabilities: Any = FORM,
     state: Any = None,
     responses: Any = None,
+    **others: Any,
 ) -> Answer:
     """One round of a call."""
     params: dict[str, Any] = {"name": tool, "arguments": arguments or {}}
@@ -91,7 +94,7 @@ async def call(
         params["requestState"] = state
     if responses is not None:
         params["inputResponses"] = responses
-    return await user.ask("tools/call", params, name=tool, capabilities=capabilities)
+    return await user.ask("tools/call", params, name=tool, capabilities=capabilities, **others)
 
 
 async def leased(store: Stubs) -> leases_pb2.LeasedTask:
@@ -151,6 +154,24 @@ async def test_a_task_that_asks_shows_each_open_question_as_it_was_asked(user: C
     ]
     result = (await user.task("get", task_id, capabilities=ANSWERING_TASKS)).result
     assert (result["status"], "inputRequests" in result) == ("completed", False)
+
+
+async def test_each_report_is_told_in_one_round_only(user: Client, store: Stubs, database: asyncpg.Connection) -> None:
+    calling = asyncio.create_task(call(user, meta_members=TOKEN))
+    held = (await leased(store)).lease
+    await store.leases.ReportProgress(report(held, 1))
+    await report_at_once(database, held, 2)
+    await store.leases.SuspendTask(suspend(held, questions=[question("a", PARAMS)]))
+    *told, paused = (await calling).events
+    assert [event["params"]["progress"] for event in told] == [1, 2]
+    state = paused["result"]["requestState"]
+    calling = asyncio.create_task(call(user, state=state, responses={"a": YES}, meta_members=TOKEN))
+    held = (await leased(store)).lease
+    await report_at_once(database, held, 3, 4)
+    await store.leases.CompleteTask(complete(held, b'{"content":[]}'))
+    *told, ended = (await calling).events
+    assert [event["params"]["progress"] for event in told] == [3, 4]
+    assert ended["result"]["content"] == []
 
 
 async def test_one_bad_answer_names_its_place_and_nothing_is_stored(user: Client, store: Stubs) -> None:

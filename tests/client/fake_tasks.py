@@ -2,7 +2,7 @@
 
 import threading
 from collections import defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent import futures
 from contextlib import contextmanager
 from typing import Any
@@ -72,7 +72,15 @@ class _Servicer:
 
 
 def snapshot(
-    task_id: str, *, change: int, state: types_pb2.TaskState.ValueType = types_pb2.TASK_STATE_LEASED
+    task_id: str,
+    *,
+    change: int,
+    state: types_pb2.TaskState.ValueType = types_pb2.TASK_STATE_LEASED,
+    reports: Sequence[int] = (),
 ) -> tasks_pb2.WatchTasksResponse:
-    """A watched task as it stands."""
-    return tasks_pb2.WatchTasksResponse(task_id=task_id, task=types_pb2.Task(task_id=task_id, change=change, state=state))
+    """A watched task as it stands, with the numbers of the reports that come with it."""
+    return tasks_pb2.WatchTasksResponse(
+        task_id=task_id,
+        task=types_pb2.Task(task_id=task_id, change=change, state=state),
+        reports=[types_pb2.Progress(sequence=number) for number in reports],
+    )

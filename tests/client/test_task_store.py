@@ -136,6 +136,20 @@ async def test_a_watch_goes_on_after_the_store_was_away_and_ends_with_the_last_t
     assert {call.view for call in scripted.calls} == {types_pb2.TASK_VIEW_OUTCOME}
 
 
+async def test_a_watch_that_connects_again_tells_no_report_twice(scripted: FakeTasks, client: TaskStore) -> None:
+    scripted.answers["WatchTasks"].extend(
+        [
+            [snapshot("a", change=3, reports=[1, 2]), "broken"],
+            [snapshot("a", change=3, reports=[1, 2]), snapshot("a", change=4, reports=[3]), "broken"],
+            [snapshot("a", change=6, state=ENDED, reports=[2, 3, 4])],
+        ]
+    )
+    watch = client.watch_tasks(tasks_pb2.WatchTasksRequest(tenant_id="acme", task_ids=["a"]))
+    async with asyncio.timeout(10):
+        seen = [[report.sequence for report in answer.reports] async for answer in watch]
+    assert seen == [[1, 2], [3], [4]]
+
+
 async def test_a_watch_that_is_refused_raises(scripted: FakeTasks, client: TaskStore) -> None:
     scripted.answers["WatchTasks"].append(["INVALID_INPUT"])
     with pytest.raises(StoreError, match="INVALID_INPUT"):

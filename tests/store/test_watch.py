@@ -25,6 +25,8 @@ from tests.store.builders import (
     lease,
     refusal_in,
     release,
+    report,
+    report_at_once,
 )
 
 WELL_BEFORE_A_POLL = WATCH_POLL_SECONDS - 1.5
@@ -113,6 +115,43 @@ async def test_what_is_not_found_is_told_once(store: Stubs) -> None:
     await watch.ends()
     watch = Watch(store, unknown)
     assert (await watch.next()).HasField("refused")
+    await watch.ends()
+
+
+async def test_what_is_reported_between_two_answers_is_told_once_and_in_order(
+    store: Stubs, database: asyncpg.Connection
+) -> None:
+    held = (await create_and_lease(store)).lease
+    watch = Watch(store, held.task_id)
+    assert list((await watch.next()).reports) == []
+    await report_at_once(database, held, 10, 20, 15)
+    await store.leases.ReportProgress(report(held, 40))
+    answer = await watch.next()
+    assert [(one.sequence, one.value) for one in answer.reports] == [(1, 10), (2, 20), (3, 15), (4, 40)]
+    assert answer.task.progress == answer.reports[-1] == (await get(store, held.task_id)).progress
+    await store.leases.ReportProgress(report(held, 50))
+    assert [one.value for one in (await watch.next()).reports] == [50]
+    await store.leases.ReleaseTask(release(held))
+    answer = await watch.next()
+    assert (list(answer.reports), answer.task.progress.value) == ([], 50)
+    held = (await lease(store)).lease
+    assert list((await watch.next()).reports) == []
+    await report_at_once(database, held, 60, 70)
+    await store.leases.CompleteTask(complete(held))
+    last = await watch.next()
+    assert [one.value for one in last.reports] == [60, 70]
+    assert last.task.state == types_pb2.TASK_STATE_COMPLETED
+    await watch.ends()
+
+
+async def test_a_watch_begins_with_the_last_16_reports(store: Stubs, database: asyncpg.Connection) -> None:
+    held = (await create_and_lease(store)).lease
+    await report_at_once(database, held, *range(20))
+    watch = Watch(store, held.task_id)
+    assert [one.sequence for one in (await watch.next()).reports] == list(range(5, 21))
+    await store.tasks.CancelTask(cancel(held.task_id, force=True))
+    answer = await watch.next()
+    assert (list(answer.reports), answer.task.progress.sequence) == ([], 20)
     await watch.ends()
 
 

@@ -733,6 +733,7 @@ class WatchTasksResponse(_message.Message):
     TASK_ID_FIELD_NUMBER: _builtins.int
     TASK_FIELD_NUMBER: _builtins.int
     REFUSED_FIELD_NUMBER: _builtins.int
+    REPORTS_FIELD_NUMBER: _builtins.int
     task_id: _builtins.str
     """Which task this is about."""
     @_builtins.property
@@ -743,16 +744,23 @@ class WatchTasksResponse(_message.Message):
     def refused(self) -> _status_pb2.Status:
         """It was not found; nothing more follows about it."""
 
+    @_builtins.property
+    def reports(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.Progress]:
+        """What its worker reported since the last answer about it, or before the first one: each report once, oldest first, and
+        the last 16 where there were more.
+        """
+
     def __init__(
         self,
         *,
         task_id: _builtins.str = ...,
         task: _types_pb2.Task | None = ...,
         refused: _status_pb2.Status | None = ...,
+        reports: _abc.Iterable[_types_pb2.Progress] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["outcome", b"outcome", "refused", b"refused", "task", b"task"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["outcome", b"outcome", "refused", b"refused", "task", b"task", "task_id", b"task_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["outcome", b"outcome", "refused", b"refused", "reports", b"reports", "task", b"task", "task_id", b"task_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_outcome: _TypeAlias = _typing.Literal["task", "refused"]  # noqa: Y015
     _WhichOneofArgType_outcome: _TypeAlias = _typing.Literal["outcome", b"outcome"]  # noqa: Y015
