@@ -83,6 +83,7 @@ class Parts:
     database: Database
     wakeups: Wakeups
     chores: Chores
+    tasks: Tasks
     leases: Leases
     server: grpc.aio.Server
     health: health.aio.HealthServicer
@@ -139,6 +140,7 @@ class Store:
         await parts.health.enter_graceful_shutdown()
         await asyncio.sleep(self._config.drain_pause_seconds)
         parts.leases.drain()
+        parts.tasks.drain()
         await parts.server.stop(grace=self._config.drain_seconds)
         await parts.chores.stop()
         await parts.wakeups.stop()
@@ -175,7 +177,7 @@ class Store:
         if config.reflection:
             reflection.enable_server_reflection((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
         port = server.add_insecure_port(f"{_bracketed(config.host)}:{config.port}")
-        return Parts(database, wakeups, chores, leases, server, servicer, port)
+        return Parts(database, wakeups, chores, tasks, leases, server, servicer, port)
 
     def _why_not_ready(self) -> str | None:
         """Asks nobody: the chores ask the database once a second."""

@@ -51,6 +51,7 @@ class Tasks:
     def __init__(self, rows: TaskRows, wakeups: Wakeups, metrics: BatchMetrics, *, cancel_grace_ms: int) -> None:
         self._rows = rows
         self._wakeups = wakeups
+        self._is_draining = False
         self._cancel_grace_ms = cancel_grace_ms
         self._create = Batcher[NewTask, Created](
             "create_tasks",
@@ -109,7 +110,8 @@ class Tasks:
         self, refs: Sequence[TaskRef], view: TaskView
     ) -> AsyncIterator[tuple[TaskRef, Task | Refusal, tuple[Progress, ...]]]:
         """Each task as it stands, then whenever it visibly changed, until all have ended; with it what was reported since.
-        Skips what a slow reader missed, never the last. A store that cannot be read for a while means silence."""
+        Skips what a slow reader missed, never the last. A store that cannot be read for a while means silence; one that stops
+        ends it with DRAINING."""
         left = {ref: _Seen() for ref in refs}
         with self._wakeups.waiting(task_topic(ref.task_id) for ref in refs) as waiter:
             while left:
@@ -129,8 +131,15 @@ class Tasks:
                 except Refusal as refusal:
                     if refusal.reason not in (Reason.STORAGE_UNAVAILABLE, Reason.OVERLOADED):
                         raise
+                if left and self._is_draining:
+                    raise Refusal(Reason.DRAINING)
                 if left:
                     await waiter.wait(WATCH_POLL_SECONDS)
+
+    def drain(self) -> None:
+        """Ends every watch, now and from now on, after what stands was told."""
+        self._is_draining = True
+        self._wakeups.wake_everyone()
 
     async def list_task_history(self, ref: TaskRef, *, from_line: int, limit: int) -> list[HistoryLine]:
         """A page of what happened to a task, oldest first."""

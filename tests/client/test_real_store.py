@@ -10,6 +10,8 @@ import pytest
 from taskstore.v1 import tasks_pb2, types_pb2
 
 from store_service.client import Context, Form, InputTimeout, Roots, SignalTimeout, TaskStore, ToolError, Worker
+from store_service.config import Config
+from store_service.server import Store
 from tests.client.fake_store import outcomes
 from tests.conftest import Clock, Stubs
 from tests.examples.trip_saga.test_trip_saga import Agency
@@ -57,6 +59,25 @@ async def answer(client: TaskStore, task_id: str, **answers: dict[str, Any]) -> 
     ]
     told = await client.answer_inputs(tasks_pb2.AnswerInputsRequest(tenant_id=TENANT, task_id=task_id, answers=given))
     assert set(told.outcomes) == {tasks_pb2.ANSWER_OUTCOME_ACCEPTED}
+
+
+async def test_a_watch_goes_on_at_the_next_store_when_its_own_stops(dsn: str) -> None:
+    first = Store(Config(dsn=dsn, port=0, admin_port=0, allow_test_clock=True, drain_seconds=600))
+    await first.start()
+    async with TaskStore.connect(f"127.0.0.1:{first.port}") as client:
+        task_id = await create(client, "w")
+        watch = client.watch_tasks(tasks_pb2.WatchTasksRequest(tenant_id=TENANT, task_ids=[task_id]))
+        assert (await anext(watch)).task.change == 1
+        next_answer = asyncio.create_task(anext(watch))
+        async with asyncio.timeout(60):
+            await first.stop()
+        second = Store(Config(dsn=dsn, port=first.port, admin_port=0, allow_test_clock=True, drain_seconds=2))
+        await second.start()
+        async with asyncio.timeout(20):
+            await client.cancel_task(tasks_pb2.CancelTaskRequest(tenant_id=TENANT, task_id=task_id))
+            assert (await next_answer).task.state == CANCELLED
+            assert [answer async for answer in watch] == []
+    await second.stop()
 
 
 async def everything(ctx: Context, args: dict[str, Any]) -> dict[str, Any]:

@@ -10,9 +10,11 @@ import grpc
 import pytest
 from taskstore.v1 import leases_pb2, tasks_pb2, types_pb2
 
+from store_service.config import Config
 from store_service.model.limits import MIB
 from store_service.operations.tasks import WATCH_POLL_SECONDS
-from tests.conftest import Clock, Stubs
+from store_service.server import Store
+from tests.conftest import Clock, Stubs, open_stubs
 from tests.store.builders import (
     TENANT,
     bring_along,
@@ -24,6 +26,7 @@ from tests.store.builders import (
     heartbeat,
     lease,
     refusal_in,
+    refusal_of,
     release,
     report,
     report_at_once,
@@ -181,6 +184,19 @@ async def test_a_change_of_one_task_tells_nothing_of_the_others(store: Stubs) ->
         answer = await watch.next()
         assert (answer.task_id, answer.task.state) == (task.task_id, types_pb2.TASK_STATE_LEASED)
     watch.call.cancel()
+
+
+async def test_a_store_that_stops_ends_its_watches_at_once(dsn: str) -> None:
+    running = Store(Config(dsn=dsn, port=0, admin_port=0, allow_test_clock=True, drain_seconds=600))
+    await running.start()
+    async with open_stubs(running) as store:
+        task = await create(store)
+        watch = Watch(store, task.task_id)
+        assert await watch.state() == "QUEUED"
+        async with asyncio.timeout(60):
+            await running.stop()
+        refusal = await refusal_of(watch.next())
+        assert (refusal.code, refusal.reason) == (grpc.StatusCode.UNAVAILABLE, "DRAINING")
 
 
 async def test_a_watcher_that_comes_back_begins_with_what_stands(store: Stubs) -> None:

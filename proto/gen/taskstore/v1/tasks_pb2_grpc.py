@@ -178,7 +178,7 @@ class TaskServiceServicer:
     def WatchTasks(self, request, context):
         """Sends each task as it stands, then again whenever it visibly changed, until all have ended. A task
         that is not found is told once. A slow reader skips snapshots in between, never the last; the progress reported
-        meanwhile is kept for it, up to 16 reports.
+        meanwhile is kept for it, up to 16 reports. A server that stops ends it with DRAINING; watch again elsewhere.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -61,7 +61,7 @@ class TaskServiceStub:
     WatchTasks: _grpc.UnaryStreamMultiCallable[_tasks_pb2.WatchTasksRequest, _tasks_pb2.WatchTasksResponse]
     """Sends each task as it stands, then again whenever it visibly changed, until all have ended. A task
     that is not found is told once. A slow reader skips snapshots in between, never the last; the progress reported
-    meanwhile is kept for it, up to 16 reports.
+    meanwhile is kept for it, up to 16 reports. A server that stops ends it with DRAINING; watch again elsewhere.
     """
     ListTaskHistory: _grpc.UnaryUnaryMultiCallable[_tasks_pb2.ListTaskHistoryRequest, _tasks_pb2.ListTaskHistoryResponse]
     """Reads what happened to a task, oldest first. Refused with TASK_NOT_FOUND."""
@@ -119,7 +119,7 @@ class TaskServiceAsyncStub(TaskServiceStub):
     WatchTasks: _aio.UnaryStreamMultiCallable[_tasks_pb2.WatchTasksRequest, _tasks_pb2.WatchTasksResponse]  # type: ignore[assignment]
     """Sends each task as it stands, then again whenever it visibly changed, until all have ended. A task
     that is not found is told once. A slow reader skips snapshots in between, never the last; the progress reported
-    meanwhile is kept for it, up to 16 reports.
+    meanwhile is kept for it, up to 16 reports. A server that stops ends it with DRAINING; watch again elsewhere.
     """
     ListTaskHistory: _aio.UnaryUnaryMultiCallable[_tasks_pb2.ListTaskHistoryRequest, _tasks_pb2.ListTaskHistoryResponse]  # type: ignore[assignment]
     """Reads what happened to a task, oldest first. Refused with TASK_NOT_FOUND."""
@@ -222,7 +222,7 @@ class TaskServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_tasks_pb2.WatchTasksResponse], _abc.AsyncIterator[_tasks_pb2.WatchTasksResponse]]:
         """Sends each task as it stands, then again whenever it visibly changed, until all have ended. A task
         that is not found is told once. A slow reader skips snapshots in between, never the last; the progress reported
-        meanwhile is kept for it, up to 16 reports.
+        meanwhile is kept for it, up to 16 reports. A server that stops ends it with DRAINING; watch again elsewhere.
         """
 
     @_abc_1.abstractmethod
