@@ -50,7 +50,7 @@ model: install ## hold the store against a pure model of its contract (MODEL_EXA
 	@$(BIN)/pytest tests/model $(ARGS)
 
 .PHONY: interleaving
-interleaving: install ## race every pair of the store's operations (four minutes)
+interleaving: install ## race every pair of the store's operations (six minutes)
 	@INTERLEAVING=all $(BIN)/pytest tests/interleaving $(ARGS)
 
 .PHONY: fmt

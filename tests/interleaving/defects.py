@@ -96,6 +96,11 @@ ADDED_WITHOUT_A_LOCK: Final = Defect(
         "  PERFORM 1 FROM task_state WHERE tenant_id = p_tenant AND task_id = p_task FOR NO KEY UPDATE;\n": "",
     },
 )
+ROOM_WITHOUT_A_LOCK: Final = Defect(
+    "a budget: what is left of it is read without the tenant's lock",
+    "reserve_budget",
+    {"FROM tenant t WHERE t.tenant_id = p_tenant FOR NO KEY UPDATE": "FROM tenant t WHERE t.tenant_id = p_tenant"},
+)
 HEARTBEAT_BY_AN_EARLY_CLOCK: Final = Defect(
     "case 43: a heartbeat reads the clock before it waits for the row",
     "heartbeat_tasks",

@@ -3,13 +3,14 @@
 Two of a kind differ in what they bring (a result, an answer, a signal's id), so that the state tells which of them won.
 """
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 from uuid import UUID
 
 import asyncpg
 
+from store_service.model.budgets import BudgetAmounts, BudgetPolicy, Reserve, Settle
 from store_service.model.leases import (
     Claim,
     Disposition,
@@ -18,6 +19,7 @@ from store_service.model.leases import (
     Lease,
     NewCheckpoint,
     Report,
+    RetryPolicy,
     Suspend,
     WorkflowVersion,
 )
@@ -30,6 +32,8 @@ from tests.interleaving.stage import Session
 LEASE_MS: Final = 30_000
 DAY_MS: Final = 86_400_000
 OWNER: Final = Owner("test", "ann")
+RESERVED: Final = 10
+"""What a task asks for of a budget in which there is room for one, and for another once the first has settled."""
 HOLDER: Final = "w1"
 """The worker that holds what is leased."""
 
@@ -63,21 +67,6 @@ class Target:
     @property
     def digest(self) -> bytes:
         return self.side.encode()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Operation:
-    """An operation, the states of a task in which it has something to do, and what it does to its tenant's counters."""
-
-    name: str
-    run: Callable[[Session, Target], Awaitable[Any]]
-    scenes: tuple[str, ...]
-    admits: bool = False
-    ends: bool = False
-    takes: bool = False
-    frees: bool = False
-    skips: bool = False
-    """Passes over what others hold, and comes again."""
 
 
 async def create(session: Session, target: Target, *, ttl_ms: int = DAY_MS) -> list[asyncpg.Record]:
@@ -127,10 +116,14 @@ async def checkpoint(session: Session, target: Target, *, revision: int = 1) -> 
     return await session.leases.append_checkpoints([NewCheckpoint(target.lease, revision, "step", target.payload)])
 
 
-async def finish(session: Session, target: Target, disposition: Disposition) -> list[asyncpg.Record]:
+async def finish(
+    session: Session, target: Target, disposition: Disposition, *, retry: RetryPolicy | None = None
+) -> list[asyncpg.Record]:
     payload = target.payload if disposition is Disposition.COMPLETED else None
     code, message = (-1, "no") if disposition is Disposition.FAILED else (None, None)
-    ended = Finish(lease=target.lease, disposition=disposition, payload=payload, error_code=code, error_message=message)
+    ended = Finish(
+        lease=target.lease, disposition=disposition, payload=payload, error_code=code, error_message=message, retry=retry
+    )
     return await session.leases.finish_tasks([(ended, target.digest)])
 
 
@@ -199,6 +192,16 @@ async def fail(session: Session, target: Target) -> list[asyncpg.Record]:
     return await finish(session, target, Disposition.FAILED)
 
 
+async def retry(session: Session, target: Target) -> list[asyncpg.Record]:
+    await session.read("SELECT setseed(0)")  # the rest is random, and the same in each order
+    policy = RetryPolicy(max_attempts=5, initial_backoff_ms=1_000, max_backoff_ms=1_000)
+    return await finish(session, target, Disposition.FAILED, retry=policy)
+
+
+async def confirm_cancel(session: Session, target: Target) -> list[asyncpg.Record]:
+    return await finish(session, target, Disposition.CANCELLED)
+
+
 async def release(session: Session, target: Target) -> list[asyncpg.Record]:
     return await finish(session, target, Disposition.RELEASED)
 
@@ -220,47 +223,31 @@ async def compact(session: Session, target: Target) -> int:
     return await session.waits.compact_signals(target.tenant, 1, 100)
 
 
+async def reserve(session: Session, target: Target) -> asyncpg.Record:
+    used = BudgetAmounts(tokens={"before": 0, "a": 2, "b": 4}[target.side])
+    return await session.budgets.reserve_budget(Reserve(target.lease, BudgetAmounts(tokens=RESERVED), used))
+
+
+async def settle(session: Session, target: Target) -> asyncpg.Record:
+    used = BudgetAmounts(tokens={"a": 1, "b": 2}[target.side])
+    return await session.budgets.settle_budget(Settle(target.lease, used), target.digest)
+
+
+async def set_budget(session: Session, target: Target) -> str:
+    limits = BudgetAmounts(tokens={"before": RESERVED + 2, "a": 100, "b": 200}[target.side])
+    policy = BudgetPolicy(limits=limits, window_ms=DAY_MS, recovery_ms=1_000)
+    return await session.budgets.set_budget_policy(target.tenant, policy)
+
+
+async def remove_budget(session: Session, target: Target) -> str:
+    return await session.budgets.set_budget_policy(target.tenant, None)
+
+
 def policy_of(*, outstanding: int, leased: int) -> TenantPolicy:
     """A policy in which these two limits matter."""
     return TenantPolicy(
         max_outstanding=outstanding, max_leased=leased, retention_ms=DAY_MS, max_input_bytes=2**20, max_creates_per_second=0
     )
-
-
-OPERATIONS: Final = {
-    one.name: one
-    for one in (
-        Operation(name="create", run=create, scenes=("absent", "nobody"), admits=True),
-        Operation(name="claim", run=claim, scenes=("queued",), takes=True, skips=True),
-        Operation(name="heartbeat", run=heartbeat, scenes=("leased",)),
-        Operation(name="checkpoint", run=checkpoint, scenes=("leased",)),
-        Operation(name="complete", run=complete, scenes=("leased",), ends=True, frees=True),
-        Operation(name="suspend_signal", run=suspend_signal, scenes=("leased", "buffered"), frees=True),
-        Operation(name="suspend_inputs", run=suspend_inputs, scenes=("leased",), frees=True),
-        Operation(name="publish", run=publish, scenes=("signal",)),
-        Operation(name="answer", run=answer, scenes=("input",)),
-        Operation(name="cancel", run=cancel, scenes=("queued", "leased"), ends=True),
-        Operation(name="fork", run=fork, scenes=("leased",), admits=True),
-        Operation(name="promote", run=promote, scenes=("expired",), frees=True, skips=True),
-        Operation(name="remove", run=remove, scenes=("ended",), skips=True),
-        Operation(name="set_policy", run=set_policy, scenes=("queued",)),
-    )
-}
-MORE: Final = {
-    one.name: one
-    for one in (
-        Operation(name="first_pass", run=first_pass, scenes=("queued",), takes=True, skips=True),
-        Operation(name="claim_again", run=claim_again, scenes=("leased",), takes=True, skips=True),
-        Operation(name="report", run=report, scenes=("leased",)),
-        Operation(name="fail", run=fail, scenes=("leased",), ends=True, frees=True),
-        Operation(name="release", run=release, scenes=("leased",), frees=True),
-        Operation(name="suspend_timer", run=suspend_timer, scenes=("leased",), frees=True),
-        Operation(name="force_cancel", run=force_cancel, scenes=("leased", "input"), ends=True, frees=True),
-        Operation(name="attach", run=attach, scenes=("leased", "expired")),
-        Operation(name="compact", run=compact, scenes=("woken",), skips=True),
-    )
-}
-"""What the store does besides, raced where everything is run."""
 
 
 def plain(answer: Any) -> Any:

@@ -9,12 +9,15 @@ from tests.interleaving.operations import (
     HOLDER,
     LEASE_MS,
     Target,
+    cancel,
     checkpoint,
     claim,
     create,
     finish,
     policy_of,
     publish,
+    reserve,
+    set_budget,
     suspend_inputs,
     suspend_signal,
 )
@@ -32,10 +35,17 @@ SCENES: Final = (
     "input",
     "expired",
     "ended",
+    "dead_letter",
+    "wished",
+    "budgeted",
+    "reserved",
+    "lapsed",
 )
 """A task's state. `buffered` is leased, its signal there already; `handed_on` is that, released again; `woken` is that,
-suspended and so woken at once. `expired` is leased, and its lease ran out. `absent` is not there, and in `nobody` its tenant
-is not either."""
+suspended and so woken at once. `expired` is leased, and its lease ran out; `wished` is leased, and its end is wished for.
+`budgeted` is leased, and its tenant has a budget; `reserved` is that, and holds what there is; `lapsed` is that, its lease ran
+out, and nobody took it over in time. `dead_letter` ended before its signal came to it. `absent` is not there, and in `nobody`
+its tenant is not either."""
 
 Slot = tuple[str, UUID, str]
 """A tenant, a task, a scene."""
@@ -61,11 +71,13 @@ async def _make(stage: Stage, now: datetime, slots: list[Slot]) -> None:
     made: list[tuple[Target, str]] = []
     for tenant, task, scene in slots:
         await session.tenants.set_tenant_policy(tenant, policy_of(outstanding=100, leased=100))
+        target = Target(side="before", tenant=tenant, task=task, new_task=task, tenants=(tenant,))
+        if scene in ("budgeted", "reserved", "lapsed"):
+            await set_budget(session, target)
         if scene == "absent":
             continue
-        target = Target(side="before", tenant=tenant, task=task, new_task=task, tenants=(tenant,))
         await create(session, target, ttl_ms=1 if scene == "ended" else LEASE_MS)
-        await claim(session, target, worker_id=HOLDER, lease_ms=1_000 if scene == "expired" else LEASE_MS)
+        await claim(session, target, worker_id=HOLDER, lease_ms=1_000 if scene in ("expired", "lapsed") else LEASE_MS)
         await checkpoint(session, target, revision=0)
         made.append((target, scene))
     for target, scene in made:  # only now, as a claim takes what is ready
@@ -80,9 +92,16 @@ async def _make(stage: Stage, now: datetime, slots: list[Slot]) -> None:
             case "woken":
                 await publish(session, target)
                 await suspend_signal(session, target)
+            case "dead_letter":
+                await publish(session, target)
+                await finish(session, target, Disposition.COMPLETED)
             case "buffered":
                 await publish(session, target)
             case "signal":
                 await suspend_signal(session, target)
             case "input":
                 await suspend_inputs(session, target)
+            case "wished":
+                await cancel(session, target)
+            case "reserved" | "lapsed":
+                await reserve(session, target)

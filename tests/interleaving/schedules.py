@@ -12,7 +12,8 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
-from tests.interleaving.operations import Operation, Target, plain
+from tests.interleaving.operations import Target, plain
+from tests.interleaving.raced import Operation
 from tests.interleaving.scenes import Slot, set_scene
 from tests.interleaving.stage import START, Stage, start
 
@@ -103,7 +104,7 @@ class Runner:
 
     async def race(self, schedule: Schedule, *, seconds: int | None = None) -> tuple[Outcome, tuple[Step, Step]]:
         """Runs a schedule; `seconds` is by how much time moves on instead of what the barrier says."""
-        await self._set(schedule)
+        await self.prepare(schedule)
         later = START + timedelta(seconds=BARRIERS[schedule.barrier] if seconds is None else seconds)
         race = self._race_at_commit if schedule.barrier == "commit" else self._race_behind_locks
         answers, time_a, time_b = await race(schedule, later)
@@ -176,7 +177,7 @@ class Runner:
     async def _run_serially(self, schedule: Schedule, order: tuple[Step, ...]) -> Outcome:
         key = (schedule.slots, *((operation.name, target, now) for operation, target, now in order))
         if key not in self.serial:
-            await self._set(schedule)
+            await self.prepare(schedule)
             answers = {}
             for operation, target, now in order:
                 if now != START:
@@ -187,7 +188,8 @@ class Runner:
             self.serial[key] = answers, state
         return self.serial[key]
 
-    async def _set(self, schedule: Schedule) -> None:
+    async def prepare(self, schedule: Schedule) -> None:
+        """Makes what there is before the schedule."""
         name = f"{schedule.slots} {schedule.room}"
         await set_scene(self.stage, name, schedule.slots, **schedule.room)
 

@@ -14,6 +14,7 @@ from typing import Any, Final, Self
 
 import asyncpg
 
+from store_service.db.budgets import BudgetRows
 from store_service.db.chores import ChoreRows
 from store_service.db.leases import LeaseRows
 from store_service.db.pool import SETTINGS, Database
@@ -58,6 +59,7 @@ class Session(Database):
         self.tenants = TenantRows(self)
         self.chores = ChoreRows(self)
         self.retention = RetentionRows(self)
+        self.budgets = BudgetRows(self)
 
     async def read(self, query: str, *arguments: Any) -> list[asyncpg.Record]:
         return await self.write(query, *arguments)
@@ -84,7 +86,7 @@ class Stage:
         self.a, self.b, self.other = [await self.session() for _ in range(3)]
         await self.look.connection.execute(_STILL)
         names = [row["relname"] for row in await self.look.read(_TABLES)]
-        parts = [f"'{name}', ({_rows_of(name)})" for name in (*names, "audit")]
+        parts = [f"'{name}', ({_rows_of(name)})" for name in (*names, "audit", "budget_audit")]
         self._dump = f"SELECT jsonb_build_object({', '.join(parts)})::text"
         steps = [
             f"DELETE FROM tenure.{name}; INSERT INTO tenure.{name} "

@@ -7,7 +7,8 @@ import pytest
 
 from store_service.model.leases import Disposition, Finish
 from tests.interleaving import defects
-from tests.interleaving.operations import OPERATIONS, Target, claim, complete, promote
+from tests.interleaving.operations import Target, claim, complete, promote
+from tests.interleaving.raced import OPERATIONS
 from tests.interleaving.scenes import Slot, set_scene
 from tests.interleaving.schedules import ACME_1, BRAVO_1, NEW_A, Runner, Schedule
 from tests.interleaving.stage import START, Session, Stage, start

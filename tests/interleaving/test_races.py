@@ -9,7 +9,8 @@ import pytest
 
 from tests.interleaving import defects
 from tests.interleaving.defects import Defect
-from tests.interleaving.operations import LEASE_MS, MORE, OPERATIONS
+from tests.interleaving.operations import LEASE_MS
+from tests.interleaving.raced import OPERATIONS
 from tests.interleaving.schedules import Outcome, Runner, Schedule
 from tests.interleaving.stage import START, Stage
 
@@ -43,6 +44,11 @@ def a_removed_task_left_nothing(outcome: Outcome) -> bool:
     return bool(gone) and not [
         row for table, rows in state.items() if table != "tombstone" for row in rows if row.get("task_id") in gone
     ]
+
+
+def reservations_stay_within_the_budget(outcome: Outcome) -> bool:
+    _, state = outcome
+    return all(row["reserved"][0] + row["committed"][0] <= row["limits"][0] for row in state["budget"])
 
 
 def the_dead_lease_stayed_dead(outcome: Outcome) -> bool:
@@ -82,6 +88,9 @@ RACES: Final = {
     "4 added to what is being removed": Race(
         "remove-publish-task-ended-commit", a_removed_task_left_nothing, defects.ADDED_WITHOUT_A_LOCK
     ),
+    "a budget is overdrawn": Race(
+        "reserve-reserve-tenant-budgeted-commit", reservations_stay_within_the_budget, defects.ROOM_WITHOUT_A_LOCK
+    ),
     "43 heartbeat after three leases": Race(
         "heartbeat-checkpoint-task-leased-row", the_dead_lease_stayed_dead, defects.HEARTBEAT_BY_AN_EARLY_CLOCK, seconds=90
     ),
@@ -93,8 +102,7 @@ RACES: Final = {
 
 def _schedule(race: Race) -> Schedule:
     first, second, *rest = race.schedule.split("-")
-    operations = {**OPERATIONS, **MORE}
-    return Schedule(operations[first], operations[second], *rest)
+    return Schedule(OPERATIONS[first], OPERATIONS[second], *rest)
 
 
 @pytest.mark.parametrize("name", RACES)

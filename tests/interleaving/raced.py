@@ -1,0 +1,107 @@
+"""Which operations are raced, and by which methods of the API they are called. No method is left out."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tests.interleaving import operations as run
+from tests.interleaving.operations import Target
+from tests.interleaving.stage import Session
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operation:
+    """An operation, the states of a task in which it has something to do, and what it does to its tenant's counters."""
+
+    name: str
+    run: Callable[[Session, Target], Awaitable[Any]]
+    scenes: tuple[str, ...]
+    admits: bool = False
+    ends: bool = False
+    takes: bool = False
+    frees: bool = False
+    skips: bool = False
+    """Passes over what others hold, and comes again."""
+
+
+OPERATIONS: Final = {
+    one.name: one
+    for one in (
+        Operation(name="create", run=run.create, scenes=("absent", "nobody"), admits=True),
+        Operation(name="claim", run=run.claim, scenes=("queued",), takes=True, skips=True),
+        Operation(name="heartbeat", run=run.heartbeat, scenes=("leased",)),
+        Operation(name="checkpoint", run=run.checkpoint, scenes=("leased",)),
+        Operation(name="complete", run=run.complete, scenes=("leased",), ends=True, frees=True),
+        Operation(name="suspend_signal", run=run.suspend_signal, scenes=("leased", "buffered"), frees=True),
+        Operation(name="suspend_inputs", run=run.suspend_inputs, scenes=("leased",), frees=True),
+        Operation(name="publish", run=run.publish, scenes=("signal",)),
+        Operation(name="answer", run=run.answer, scenes=("input",)),
+        Operation(name="cancel", run=run.cancel, scenes=("queued", "leased"), ends=True),
+        Operation(name="fork", run=run.fork, scenes=("leased",), admits=True),
+        Operation(name="promote", run=run.promote, scenes=("expired", "lapsed"), frees=True, skips=True),
+        Operation(name="remove", run=run.remove, scenes=("ended",), skips=True),
+        Operation(name="set_policy", run=run.set_policy, scenes=("queued",)),
+        Operation(name="first_pass", run=run.first_pass, scenes=("queued",), takes=True, skips=True),
+        Operation(name="claim_again", run=run.claim_again, scenes=("leased",), takes=True, skips=True),
+        Operation(name="report", run=run.report, scenes=("leased",)),
+        Operation(name="fail", run=run.fail, scenes=("leased",), ends=True, frees=True),
+        Operation(name="retry", run=run.retry, scenes=("leased",), frees=True),
+        Operation(name="release", run=run.release, scenes=("leased",), frees=True),
+        Operation(name="suspend_timer", run=run.suspend_timer, scenes=("leased",), frees=True),
+        Operation(name="confirm_cancel", run=run.confirm_cancel, scenes=("wished",), ends=True, frees=True),
+        Operation(name="force_cancel", run=run.force_cancel, scenes=("leased", "input", "reserved"), ends=True, frees=True),
+        Operation(name="attach", run=run.attach, scenes=("leased", "expired")),
+        Operation(name="compact", run=run.compact, scenes=("dead_letter", "woken"), skips=True),
+        Operation(name="reserve", run=run.reserve, scenes=("budgeted", "reserved")),
+        Operation(name="settle", run=run.settle, scenes=("reserved",)),
+        Operation(name="set_budget", run=run.set_budget, scenes=("budgeted", "leased")),
+        Operation(name="remove_budget", run=run.remove_budget, scenes=("budgeted",)),
+    )
+}
+
+ALWAYS: Final = frozenset(tuple(OPERATIONS)[:14])
+"""Those that the contract names, of which CI races more."""
+
+TIME: Final = "promote"
+"""What no method calls: what time does."""
+
+READS: Final = frozenset(
+    {
+        *("GetTask", "GetTasks", "ListTasks", "WatchTasks", "ListTaskHistory", "ListCheckpoints", "GetCheckpoint", "GetSignal"),
+        *("LoadInput", "LoadCheckpoints", "WatchLeases"),
+        *("GetTenant", "GetBudget", "ListBudgetFacts", "ListTombstones", "GetTombstone"),
+    }
+)
+"""Methods that write nothing: each is a single read, or several of one."""
+
+WRITES: Final = {
+    "CreateTask": ("create",),
+    "CreateTasks": ("create",),
+    "CancelTask": ("cancel", "force_cancel"),
+    "AttachTask": ("attach",),
+    "AnswerInputs": ("answer",),
+    "PublishSignal": ("publish",),
+    "ForkTask": ("fork",),
+    "LeaseTasks": ("first_pass", "claim", "claim_again"),
+    "HeartbeatTask": ("heartbeat",),
+    "HeartbeatTasks": ("heartbeat",),
+    "ReportProgress": ("report",),
+    "AppendCheckpoint": ("checkpoint",),
+    "AppendCheckpoints": ("checkpoint",),
+    "CompleteTask": ("complete",),
+    "CompleteTasks": ("complete",),
+    "CompleteAndLeaseTasks": ("complete", "first_pass", "claim"),
+    "FailTask": ("fail", "retry"),
+    "FailTasks": ("fail", "retry"),
+    "ReleaseTask": ("release",),
+    "SuspendTask": ("suspend_timer", "suspend_signal", "suspend_inputs"),
+    "ConfirmCancel": ("confirm_cancel",),
+    "ReserveBudget": ("reserve",),
+    "SettleBudget": ("settle",),
+    "SetTenantPolicy": ("set_policy",),
+    "SetBudgetPolicy": ("set_budget",),
+    "RemoveBudgetPolicy": ("remove_budget",),
+    "RemoveTasks": ("remove",),
+    "CompactSignals": ("compact",),
+}
+"""The operations of each method that writes."""
