@@ -21,9 +21,10 @@ from mcp_bridge.access.polls import Polls
 from mcp_bridge.access.routes import Routes
 from mcp_bridge.access.routes_file import load_routes
 from mcp_bridge.config import Config, ConfigError, read_state_keys
+from mcp_bridge.dispatch import Dispatcher
 from mcp_bridge.http import Endpoint, Server
 from mcp_bridge.methods.held import HeldCalls
-from mcp_bridge.methods.table import METHODS, make_methods
+from mcp_bridge.methods.table import LEGACY_METHODS, METHODS, make_methods
 from mcp_bridge.metrics import Metrics
 from mcp_bridge.wire.results import Results
 from mcp_bridge.wire.state import KEY_BYTES, StateKeys
@@ -121,7 +122,7 @@ class Bridge:
 
     async def _put_together(self, routes: Routes) -> _Parts:
         config = self._config
-        metrics = Metrics(self._registry, METHODS)
+        metrics = Metrics(self._registry, (*METHODS, *LEGACY_METHODS))
         store = self._connect(config.store)
         held = HeldCalls(store, metrics)
         results = Results(name=NAME, version=version("tenure"))
@@ -133,11 +134,10 @@ class Bridge:
             allowed_origins=frozenset(config.allowed_origins),
         )
         endpoint = Endpoint(
-            methods,
+            Dispatcher(methods, keys, metrics, strict_headers=config.strict_headers),
             guard=guard,
             authenticate=development_access(config.dev_tenant),
             metrics=metrics,
-            strict_headers=config.strict_headers,
         )
         runner = web.ServerRunner(Server(endpoint, handler_cancellation=True), shutdown_timeout=FAREWELL_SECONDS)
         await runner.setup()

@@ -5,7 +5,6 @@ Source: contract, sections 1, 10.6 and 10.8; security checklist H1 to H4 and H18
 
 import asyncio
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Final
@@ -20,13 +19,14 @@ from aiohttp.web_protocol import RequestPayloadError
 from mcp_bridge.access.callers import Arrival, Authenticate, Caller
 from mcp_bridge.access.hosts import Guard
 from mcp_bridge.access.places import Place, nothing_here, place_at
-from mcp_bridge.methods.calls import Call, Method, Outbox
+from mcp_bridge.dispatch import Dispatcher
+from mcp_bridge.methods.calls import Outbox
 from mcp_bridge.metrics import Metrics
 from mcp_bridge.stream import EventStream, converse
 from mcp_bridge.translate import failure_from
-from mcp_bridge.wire.failures import UNAVAILABLE, Failure, internal_error, method_not_found, refused
+from mcp_bridge.wire.failures import UNAVAILABLE, Failure, internal_error, refused
 from mcp_bridge.wire.headers import EVENT_STREAM, JSON, Form, Headers, accepts_stream, check_content, choose_form
-from mcp_bridge.wire.inbound import read_inbound
+from mcp_bridge.wire.inbound import Era, era_of
 from mcp_bridge.wire.jsonrpc import Notification, Request, read_message, result_answer
 from mcp_bridge.wire.sse import event
 from store_service.client import StoreError
@@ -49,6 +49,7 @@ class _Exchange:
 
     request_id: int | str | None = None
     method: str = ""
+    era: Era = Era.MODERN
     form: Form = Form.JSON
     stream: EventStream | None = None
     """Where the answer goes, if it may be a stream; it need not have begun."""
@@ -56,6 +57,7 @@ class _Exchange:
     outcome: str = "DISCONNECTED"
     status: int = 0
     noted: dict[str, object] = field(default_factory=dict)
+    reply_headers: dict[str, str] = field(default_factory=dict)
 
 
 class Endpoint:
@@ -63,18 +65,16 @@ class Endpoint:
 
     def __init__(
         self,
-        methods: Mapping[str, Method],
+        dispatcher: Dispatcher,
         *,
         guard: Guard,
         authenticate: Authenticate,
         metrics: Metrics,
-        strict_headers: bool,
     ) -> None:
-        self._methods = methods
+        self._dispatcher = dispatcher
         self._guard = guard
         self._authenticate = authenticate
         self._metrics = metrics
-        self._strict_headers = strict_headers
         self._under_way = 0
         self._is_draining = False
         self._idle = asyncio.Event()
@@ -135,22 +135,12 @@ class Endpoint:
         message = self._read(await _read_body(request), exchange)
         if isinstance(message, Notification):
             return None
-        inbound = read_inbound(message, headers, strict_headers=self._strict_headers)
-        if inbound.name_is_missing:
-            self._metrics.missing_names.inc()
-        method = self._methods.get(message.method)
-        if method is None:
-            raise method_not_found()
+        era = exchange.era = era_of(message, headers)
         outbox = Outbox() if message.method == _HELD and accepts_stream(headers) else None
-        call = Call(
-            caller=caller,
-            params=message.params,
-            body=message.body,
-            meta=inbound.meta,
-            headers=headers,
-            outbox=outbox,
-            noted=exchange.noted,
+        method, call = self._dispatcher.dispatch(
+            era, message, headers=headers, caller=caller, outbox=outbox, noted=exchange.noted
         )
+        exchange.reply_headers = call.reply_headers
         if outbox is None:
             return result_answer(message.id, await method(call))
         exchange.stream = EventStream(request, _STREAM_HEADERS)
@@ -273,17 +263,18 @@ async def _succeed(exchange: _Exchange, result: bytes | None) -> web.StreamRespo
     if exchange.stream is not None and exchange.stream.is_begun:
         return await exchange.stream.end(result)
     if exchange.form is Form.EVENT_STREAM:
-        return web.Response(body=event(result), headers=_STREAM_HEADERS)
-    return web.Response(body=result, headers=_JSON_HEADERS)
+        return web.Response(body=event(result), headers={**_STREAM_HEADERS, **exchange.reply_headers})
+    return web.Response(body=result, headers={**_JSON_HEADERS, **exchange.reply_headers})
 
 
 def _refuse(exchange: _Exchange, failure: Failure) -> web.Response:
     """A failure as an answer: always JSON, but as an event where the client admits nothing else and all is well in HTTP."""
-    exchange.outcome, exchange.status = str(failure.code), failure.status
+    status = HTTPStatus.OK if exchange.era is Era.LEGACY and not failure.is_of_http else failure.status
+    exchange.outcome, exchange.status = str(failure.code), status
     body = failure.body(exchange.request_id)
-    if exchange.form is Form.EVENT_STREAM and failure.status == HTTPStatus.OK:
+    if exchange.form is Form.EVENT_STREAM and status == HTTPStatus.OK:
         return web.Response(body=event(body), headers=_STREAM_HEADERS)
-    response = web.Response(body=body, status=failure.status, headers={**_JSON_HEADERS, **failure.headers})
+    response = web.Response(body=body, status=status, headers={**_JSON_HEADERS, **failure.headers})
     if failure.closes:
         response.force_close()
     return response

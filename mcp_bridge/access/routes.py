@@ -33,6 +33,8 @@ class Route:
     tool: str
     description: bytes
     """How `tools/list` shows it, as JSON."""
+    legacy_description: bytes
+    """How earlier clients are shown it; empty for a tool that needs Tasks or asks, which they are not."""
     workflow: str
     workflow_version: int
     task: TaskMode

@@ -192,7 +192,8 @@ def _route(tool: Mapping[str, Any], arguments: Arguments) -> Route:
     output = tool.get("output_schema")
     return Route(
         tool=tool["name"],
-        description=_describe(tool),
+        description=msgspec.json.encode(_describe(tool)),
+        legacy_description=_describe_to_legacy(tool),
         workflow=tool["workflow"],
         workflow_version=tool.get("workflow_version", 1),
         task=TaskMode(tool["task"]),
@@ -217,9 +218,18 @@ def _question(question: Mapping[str, Any]) -> Question:
     return Question(question["key"], question["method"], msgspec.json.encode(question.get("params", {})))
 
 
-def _describe(tool: Mapping[str, Any]) -> bytes:
+def _describe(tool: Mapping[str, Any]) -> dict[str, Any]:
     """The tool as `tools/list` shows it, the schemas as they were written."""
-    shown = {name: tool[key] for key, name in _SHOWN.items() if key in tool}
+    return {name: tool[key] for key, name in _SHOWN.items() if key in tool}
+
+
+def _describe_to_legacy(tool: Mapping[str, Any]) -> bytes:
+    """The tool as earlier clients are shown it: they read no output but objects. Empty for one that they cannot call."""
+    if tool["task"] == "required" or tool.get("requires") or tool.get("preflight"):
+        return b""
+    shown = _describe(tool)
+    if _mapping(shown.get("outputSchema")).get("type") != "object":
+        shown.pop("outputSchema", None)
     return msgspec.json.encode(shown)
 
 

@@ -67,6 +67,8 @@ class Call:
     """Where progress is told; None for a client that accepts no stream."""
     noted: dict[str, object] = field(default_factory=dict)
     """What the log line of the call shows besides; never a payload."""
+    reply_headers: dict[str, str] = field(default_factory=dict)
+    """What the answer shall carry in its HTTP header besides."""
 
 
 Method = Callable[[Call], Coroutine[object, object, bytes]]

@@ -88,7 +88,7 @@ class HeldCalls:
             if news is None and state.rounds >= route.max_detaches:
                 if self._is_draining:
                     raise unavailable()
-                return await self._time_out(caller, route, task)
+                return await self.end(caller, route, task)
             if keeps:
                 await self.attach(caller, task, abandon_after_ms=route.answer_within_ms)
             return news or await self._read(caller, task)
@@ -165,7 +165,7 @@ class HeldCalls:
             async with asyncio.timeout(_FAREWELL_SECONDS):
                 await self.attach(caller, task, abandon_after_ms=grace_ms)
 
-    async def _time_out(self, caller: Caller, route: Route, task: types_pb2.Task) -> types_pb2.Task | None:
+    async def end(self, caller: Caller, route: Route, task: types_pb2.Task) -> types_pb2.Task | None:
         """Ends the work, unless its route lets it go on. Returns work that has ended meanwhile."""
         if not route.continues_on_disconnect:
             with contextlib.suppress(StoreError):  # nobody renews any more, so the store ends it by itself

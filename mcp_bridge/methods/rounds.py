@@ -40,9 +40,7 @@ class Rounds:
     def open(self, call: Call, route: Route, wanted: ToolCall, key: str | None) -> RequestState:
         """Where the call stands: at its beginning, or where the state that it brings says. Raises Failure -32602."""
         if wanted.state is None:
-            caller = call.caller
-            call_id = str(uuid4()) if key is None else request_id(caller.issuer, caller.subject, key)
-            return RequestState(call_id=call_id, expires_at_ms=0, rounds=0, has_key=key is not None)
+            return first_state(call.caller, key)
         state = self._keys.open(wanted.state, bound_to=_bound_to(call, route, wanted))
         if not state.task_id and state.expires_at_ms <= _now_ms():
             raise bad_state()
@@ -106,6 +104,12 @@ class Rounds:
         if questions:
             members += b',"inputRequests":' + input_requests(questions)
         return self._results.write(members, result_type="input_required")
+
+
+def first_state(caller: Caller, key: str | None) -> RequestState:
+    """Where a call stands at its beginning: by its idempotency key the call that it was before, without one a new call."""
+    call_id = str(uuid4()) if key is None else request_id(caller.issuer, caller.subject, key)
+    return RequestState(call_id=call_id, expires_at_ms=0, rounds=0, has_key=key is not None)
 
 
 async def answer_questions(store: TaskStore, caller: Caller, task: types_pb2.Task, responses: dict[str, bytes]) -> None:

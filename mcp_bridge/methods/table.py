@@ -1,6 +1,7 @@
-"""Which methods are served. Source: contract, section 3."""
+"""Which methods are served, in which era. Source: contract, sections 3 and 8."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from mcp_bridge.access.polls import Polls
@@ -8,6 +9,7 @@ from mcp_bridge.access.routes import Routes
 from mcp_bridge.methods.calls import Method
 from mcp_bridge.methods.discover import make_discover
 from mcp_bridge.methods.held import HeldCalls
+from mcp_bridge.methods.legacy import LegacyMethods
 from mcp_bridge.methods.rounds import Rounds
 from mcp_bridge.methods.tasks import TaskMethods
 from mcp_bridge.methods.tools import ToolMethods
@@ -16,19 +18,37 @@ from mcp_bridge.wire.state import StateKeys
 from store_service.client import TaskStore
 
 METHODS: Final = ("server/discover", "tools/list", "tools/call", "tasks/get", "tasks/update", "tasks/cancel")
+LEGACY_METHODS: Final = ("initialize", "ping", "tools/list", "tools/call")
+
+
+@dataclass(frozen=True, slots=True)
+class Methods:
+    """Every method that is served, by its name. Any other is unknown."""
+
+    modern: Mapping[str, Method]
+    legacy: Mapping[str, Method]
 
 
 def make_methods(
     store: TaskStore, routes: Routes, results: Results, *, held: HeldCalls, polls: Polls, keys: StateKeys
-) -> Mapping[str, Method]:
-    """Every method that is served, by its name. Any other is unknown."""
+) -> Methods:
+    """The methods over one store, by one route file."""
     tools = ToolMethods(store, routes, results, held, Rounds(store, results, keys))
     tasks = TaskMethods(store, results, polls)
-    return {
-        "server/discover": make_discover(results),
-        "tools/list": tools.list_tools,
-        "tools/call": tools.call_tool,
-        "tasks/get": tasks.get_task,
-        "tasks/update": tasks.update_task,
-        "tasks/cancel": tasks.cancel_task,
-    }
+    legacy = LegacyMethods(store, routes, results, held, keys)
+    return Methods(
+        modern={
+            "server/discover": make_discover(results),
+            "tools/list": tools.list_tools,
+            "tools/call": tools.call_tool,
+            "tasks/get": tasks.get_task,
+            "tasks/update": tasks.update_task,
+            "tasks/cancel": tasks.cancel_task,
+        },
+        legacy={
+            "initialize": legacy.initialize,
+            "ping": legacy.ping,
+            "tools/list": legacy.list_tools,
+            "tools/call": legacy.call_tool,
+        },
+    )

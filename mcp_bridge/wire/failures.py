@@ -46,6 +46,7 @@ class Failure(Exception):  # noqa: N818 (it is an answer)
         retry_after_seconds: int | None = None,
         headers: Mapping[str, str] | None = None,
         closes: bool = False,
+        is_of_http: bool = False,
     ) -> None:
         super().__init__(message)
         self.code = code
@@ -58,6 +59,8 @@ class Failure(Exception):  # noqa: N818 (it is an answer)
             self.headers["Retry-After"] = str(retry_after_seconds)
         self.closes = closes
         """Whether the connection must not be used again."""
+        self.is_of_http = is_of_http
+        """Whether the status says it, in every era; the JSON-RPC errors of earlier eras have the status 200."""
         self.request_id: int | str | None = None
         """The id to answer with, where it was read before a call was made of the message."""
 
@@ -74,7 +77,7 @@ class Failure(Exception):  # noqa: N818 (it is an answer)
 
 def refused(status: int, message: str, *, headers: Mapping[str, str] | None = None, closes: bool = False) -> Failure:
     """The HTTP request itself is refused, before anything of JSON-RPC is read."""
-    return Failure(INVALID_REQUEST, message, status=status, headers=headers, closes=closes)
+    return Failure(INVALID_REQUEST, message, status=status, headers=headers, closes=closes, is_of_http=True)
 
 
 def parse_error(reason: str) -> Failure:
@@ -95,6 +98,12 @@ def invalid_params(reason: str) -> Failure:
 def task_not_found() -> Failure:
     """The one answer for an unknown, foreign, expired or malformed task id."""
     return Failure(INVALID_PARAMS, "Task not found")
+
+
+def session_not_found() -> Failure:
+    """The session that a request names was not opened here by the same caller, or cannot be checked any more. MCP has the
+    client open another."""
+    return refused(404, "Session not found; initialize again")
 
 
 def header_mismatch(reason: str) -> Failure:

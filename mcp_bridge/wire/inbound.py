@@ -4,13 +4,35 @@ The first failure wins, in the order of the contract, section 10.6.
 """
 
 from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final
 
 from mcp_bridge.wire.failures import header_mismatch, unsupported_version
 from mcp_bridge.wire.headers import Headers, check_mirror, check_name
 from mcp_bridge.wire.jsonrpc import Request
-from mcp_bridge.wire.mcp import INITIALIZE, NAMED_BY, SUPPORTED_VERSIONS, Meta, names_version, read_meta
+from mcp_bridge.wire.mcp import INITIALIZE, LEGACY_VERSIONS, NAMED_BY, SUPPORTED_VERSIONS, Meta, names_version, read_meta
 
-VERSION_HEADER = "MCP-Protocol-Version"
+VERSION_HEADER: Final = "MCP-Protocol-Version"
+SESSION_HEADER: Final = "Mcp-Session-Id"
+
+
+class Era(Enum):
+    """How a client speaks: each request says everything, or a session was opened by `initialize`."""
+
+    MODERN = auto()
+    LEGACY = auto()
+
+
+def era_of(message: Request, headers: Headers) -> Era:
+    """In which era a request was sent. Raises Failure -32020 where nothing tells. Source: contract, section 10.5."""
+    if names_version(message.params):
+        return Era.MODERN
+    version = headers.one(VERSION_HEADER)
+    if version is not None:
+        return Era.LEGACY if version in LEGACY_VERSIONS else Era.MODERN
+    if message.method == INITIALIZE:
+        return Era.LEGACY
+    raise header_mismatch(f"{VERSION_HEADER} is missing")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +47,7 @@ class Inbound:
 
 
 def read_inbound(message: Request, headers: Headers, *, strict_headers: bool) -> Inbound:
-    """Climbs from the era to the version. Raises Failure."""
-    _check_era(message, headers)
+    """Climbs from `_meta` to the version. Raises Failure."""
     meta = read_meta(message.params)
     check_mirror(headers, VERSION_HEADER, meta.version)
     check_mirror(headers, "Mcp-Method", message.method)
@@ -39,14 +60,3 @@ def read_inbound(message: Request, headers: Headers, *, strict_headers: bool) ->
     if meta.version not in SUPPORTED_VERSIONS:
         raise unsupported_version(meta.version, SUPPORTED_VERSIONS)
     return Inbound(message, meta, headers, name_is_missing=not is_there)
-
-
-def _check_era(message: Request, headers: Headers) -> None:
-    """Raises Failure for a request of an earlier era, none of which is served here. Source: contract, section 10.5."""
-    if names_version(message.params):
-        return
-    if message.method == INITIALIZE:
-        requested = message.params.get("protocolVersion")
-        raise unsupported_version(requested if isinstance(requested, str) else "", SUPPORTED_VERSIONS)
-    if not headers.all(VERSION_HEADER):
-        raise header_mismatch(f"{VERSION_HEADER} is missing")

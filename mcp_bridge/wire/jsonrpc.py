@@ -29,6 +29,7 @@ class Notification:
     """A notification: it is accepted and not answered."""
 
     method: str
+    params: dict[str, Any]
 
 
 def read_message(body: bytes) -> Request | Notification:
@@ -52,7 +53,7 @@ def read_message(body: bytes) -> Request | Notification:
     if reason is not None:
         raise _with_id(invalid_request(reason), request_id)
     if request_id is None:
-        return Notification(message["method"])
+        return Notification(message["method"], message.get("params", {}))
     return Request(request_id, message["method"], message.get("params", {}), body)
 
 

@@ -9,6 +9,8 @@ from mcp_bridge.wire.failures import Failure, invalid_params, missing_capability
 
 VERSION: Final = "2026-07-28"
 SUPPORTED_VERSIONS: Final = (VERSION,)
+LEGACY_VERSIONS: Final = ("2025-11-25", "2025-06-18")
+"""The revisions that open with `initialize` and are served too; the first is offered to whoever asks for another."""
 
 TASKS: Final = "io.modelcontextprotocol/tasks"
 PROTOCOL_VERSION: Final = "io.modelcontextprotocol/protocolVersion"
@@ -58,6 +60,15 @@ class Meta:
         missing: dict[str, object] = {name: {} for name in names if name not in self.capabilities}
         if missing:
             raise missing_capability(missing)
+
+
+def read_legacy_meta(params: dict[str, Any], version: str) -> Meta:
+    """What an earlier client's request says about itself. It declares nothing: whatever such a client can do, a call of its
+    cannot be asked. Raises Failure -32602."""
+    meta = params.get("_meta", {})
+    if not isinstance(meta, dict):
+        raise invalid_params("_meta must be an object")
+    return Meta(version, {}, meta)
 
 
 def tasks_required() -> Failure:
@@ -139,11 +150,7 @@ class ToolCall:
 
 def read_tool_call(params: dict[str, Any], body: bytes) -> ToolCall:
     """Reads the parameters of `tools/call` from a body that was read before. Raises Failure -32602."""
-    tool, arguments = params.get("name"), params.get("arguments", {})
-    if not isinstance(tool, str):
-        raise invalid_params("name must be a string")
-    if not isinstance(arguments, dict):
-        raise invalid_params("arguments must be an object")
+    tool, arguments = _read_tool(params)
     responses, state = read_responses(params, body), params.get("requestState")
     if not isinstance(params.get("requestState", ""), str):
         raise invalid_params("requestState must be a string")
@@ -153,6 +160,34 @@ def read_tool_call(params: dict[str, Any], body: bytes) -> ToolCall:
     if len(capabilities) > CAPABILITIES_BYTES:
         raise invalid_params(f"{CLIENT_CAPABILITIES} is larger than {CAPABILITIES_BYTES} bytes")
     return ToolCall(tool, arguments, bytes(raw.arguments), capabilities, responses, state)
+
+
+class _LegacyCallParams(msgspec.Struct):
+    arguments: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"{}"))
+
+
+class _LegacyCallBody(msgspec.Struct):
+    params: _LegacyCallParams
+
+
+_LEGACY_CALL_DECODER: Final = msgspec.json.Decoder(_LegacyCallBody)
+
+
+def read_legacy_tool_call(params: dict[str, Any], meta: Meta, body: bytes) -> ToolCall:
+    """Reads the parameters of an earlier client's `tools/call`. Raises Failure -32602."""
+    tool, arguments = _read_tool(params)
+    progress_token(meta.members)
+    raw = _LEGACY_CALL_DECODER.decode(body).params
+    return ToolCall(tool, arguments, bytes(raw.arguments), b"{}", {}, None)
+
+
+def _read_tool(params: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    tool, arguments = params.get("name"), params.get("arguments", {})
+    if not isinstance(tool, str):
+        raise invalid_params("name must be a string")
+    if not isinstance(arguments, dict):
+        raise invalid_params("arguments must be an object")
+    return tool, arguments
 
 
 def progress_token(meta: dict[str, Any]) -> str | int | None:

@@ -22,6 +22,11 @@ class Results:
         self._info = msgspec.json.encode({"name": name, "version": version})
         self._meta = b'"_meta":{' + msgspec.json.encode(SERVER_INFO) + b":" + self._info + b"}"
 
+    @property
+    def server_info(self) -> msgspec.Raw:
+        """What the server says of itself, as JSON."""
+        return msgspec.Raw(self._info)
+
     def write(self, members: bytes = b"", *, result_type: str = "complete") -> bytes:
         """A result with `members`, which are `"name":value` joined by commas."""
         head = b'{"resultType":"' + result_type.encode() + b'",' + self._meta
@@ -68,6 +73,18 @@ def as_tool_result(data: bytes) -> bytes:
             return data
     text = msgspec.json.encode([{"type": "text", "text": data.decode()}])
     return b'{"content":' + text + b',"structuredContent":' + data + b"}"
+
+
+def as_legacy_tool_result(data: bytes) -> bytes:
+    """A `CallToolResult` as an earlier client reads it: without `resultType`, and with structured content only where that is
+    an object."""
+    if not any(name in data for name in (b'"resultType"', b'"structuredContent"', b"\\u")):
+        return data
+    members = _OBJECT.decode(data)
+    members.pop("resultType", None)
+    if (content := members.get("structuredContent")) is not None and bytes(content)[:1] != b"{":
+        del members["structuredContent"]
+    return msgspec.json.encode(members)
 
 
 def tool_error(text: str) -> bytes:

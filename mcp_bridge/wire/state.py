@@ -1,6 +1,7 @@
-"""`requestState`: what a client carries from round to round, sealed, so that it can be read and made here only.
+"""What clients carry for us, sealed, so that it can be read and made here only: `requestState` from round to round, and the
+session of an earlier client.
 
-Source: contract, sections 4 and 10.4; security checklist H25.
+Source: contract, sections 4, 10.4 and 10.5; security checklist H25.
 """
 
 import base64
@@ -14,12 +15,14 @@ import msgspec
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from mcp_bridge.wire.failures import Failure, invalid_params
+from mcp_bridge.wire.failures import Failure, invalid_params, session_not_found
 
 KEY_BYTES: Final = 32
 _NONCE_BYTES: Final = 12
 _CHARACTERS: Final = 256 * 1024
-_PURPOSE: Final = b"tenure requestState 1"
+_STATE: Final = b"tenure requestState 1"
+_SESSION: Final = b"tenure session 1"
+_SESSION_BYTES: Final = 16
 
 
 class RequestState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -45,36 +48,59 @@ _DECODER: Final = msgspec.json.Decoder(RequestState)
 
 
 class StateKeys:
-    """Seals and opens states with AES-256-GCM. The first key seals, all of them open, so that keys can be changed."""
+    """Seals and opens with AES-256-GCM. The first key seals, all of them open, so that keys can be changed.
+
+    What was sealed opens only with the same `bound_to`.
+    """
 
     def __init__(self, keys: Sequence[bytes]) -> None:
         self._ciphers = [AESGCM(key) for key in keys]
 
     def seal(self, state: RequestState, *, bound_to: Sequence[bytes]) -> str:
-        """The state as text. It opens only with the same `bound_to`: who called what."""
-        nonce = os.urandom(_NONCE_BYTES)
-        sealed = nonce + self._ciphers[0].encrypt(nonce, msgspec.json.encode(state), _digest(bound_to))
-        return base64.urlsafe_b64encode(sealed).decode().rstrip("=")
+        """The state as text, bound to who called what."""
+        return self._seal(msgspec.json.encode(state), (_STATE, *bound_to))
 
     def open(self, text: str, *, bound_to: Sequence[bytes]) -> RequestState:
         """The state that was sealed. Raises Failure -32602 for whatever was not sealed here for the same `bound_to`."""
+        data = self._open(text, (_STATE, *bound_to))
         try:
-            if len(text) > _CHARACTERS:
-                raise bad_state()
+            return _DECODER.decode(data or b"")
+        except msgspec.DecodeError:  # not sealed here, or by another version of the bridge
+            raise bad_state() from None
+
+    def mint_session(self, *, bound_to: Sequence[bytes]) -> str:
+        """A new session as text, bound to who opened it. Any bridge with the same keys can check it."""
+        return self._seal(os.urandom(_SESSION_BYTES), (_SESSION, *bound_to))
+
+    def open_session(self, text: str, *, bound_to: Sequence[bytes]) -> bytes:
+        """What tells the session from all others. Raises Failure 404 for one that was not minted here for the same
+        `bound_to`."""
+        data = self._open(text, (_SESSION, *bound_to))
+        if data is None:
+            raise session_not_found()
+        return data
+
+    def _seal(self, data: bytes, bound_to: Sequence[bytes]) -> str:
+        nonce = os.urandom(_NONCE_BYTES)
+        sealed = nonce + self._ciphers[0].encrypt(nonce, data, _digest(bound_to))
+        return base64.urlsafe_b64encode(sealed).decode().rstrip("=")
+
+    def _open(self, text: str, bound_to: Sequence[bytes]) -> bytes | None:
+        if len(text) > _CHARACTERS:
+            return None
+        try:
             sealed = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
         except (binascii.Error, ValueError):
-            raise bad_state() from None
+            return None
         nonce, rest, bound = sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], _digest(bound_to)
         if len(nonce) < _NONCE_BYTES:
-            raise bad_state()
+            return None
         for cipher in self._ciphers:
             try:
-                return _DECODER.decode(cipher.decrypt(nonce, rest, bound))
+                return cipher.decrypt(nonce, rest, bound)
             except InvalidTag:
                 continue
-            except msgspec.DecodeError:  # sealed by another version of the bridge
-                break
-        raise bad_state()
+        return None
 
 
 def bad_state() -> Failure:
@@ -83,7 +109,7 @@ def bad_state() -> Failure:
 
 
 def _digest(bound_to: Sequence[bytes]) -> bytes:
-    digest = hashlib.sha256(_PURPOSE)
+    digest = hashlib.sha256()
     for part in bound_to:
         digest.update(len(part).to_bytes(8, "big") + part)
     return digest.digest()

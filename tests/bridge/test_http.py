@@ -296,14 +296,6 @@ async def test_unknown_methods_are_not_found(client: Client, method: str) -> Non
     assert (answer.status, answer.code, answer.json["id"]) == (404, -32601, "a")
 
 
-async def test_a_client_of_an_earlier_era_is_told_what_is_spoken_here(client: Client) -> None:
-    body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": "2025-11-25", "capabilities": {}}}
-    for headers in (headers_for("x", MCP_Protocol_Version=None, Mcp_Method=None), headers_for("initialize")):
-        answer = await client.send(body, headers)
-        assert (answer.status, answer.code) == (400, -32022)
-        assert answer.json["error"]["data"] == {"supported": [VERSION], "requested": "2025-11-25"}
-
-
 async def test_a_request_that_names_no_version_anywhere_is_refused(client: Client) -> None:
     body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
     assert (await client.send(body, headers_for("tools/list", MCP_Protocol_Version=None))).code == -32020

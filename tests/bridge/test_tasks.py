@@ -1,11 +1,14 @@
 """`tasks/get`, `tasks/update`, `tasks/cancel`. Contract, sections 3 and 5; security checklist, T4 to T6, T11, T14."""
 
 import json
+from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from mcp_bridge.app import Bridge
+from mcp_bridge.config import Config
 from tests.bridge.client import TASKS, Client, headers_for, meta
 from tests.bridge.fake_store import FakeTaskStore
 
@@ -98,12 +101,19 @@ async def test_a_name_that_differs_is_refused_and_a_missing_one_tolerated(client
     assert (await client.task(action, task_id, name=None)).status == 200
 
 
-async def test_a_strict_bridge_insists_on_the_name(client: Client, bridge: Bridge) -> None:
+async def test_a_strict_bridge_insists_on_the_name(client: Client, routes: Path, fake: FakeTaskStore) -> None:
     task_id = await create(client)
-    assert bridge._parts is not None
-    bridge._parts.endpoint._strict_headers = True
-    assert (await client.task("get", task_id, name=None)).code == -32020
-    assert (await client.task("get", task_id)).status == 200
+    strict = Bridge(
+        Config(routes=str(routes), port=0, admin_port=0, drain_seconds=0, strict_headers=True), connect=lambda _: fake
+    )
+    await strict.start()
+    try:
+        async with aiohttp.ClientSession() as session:
+            user = Client(session, strict.port)
+            assert (await user.task("get", task_id, name=None)).code == -32020
+            assert (await user.task("get", task_id)).status == 200
+    finally:
+        await strict.stop()
 
 
 async def test_a_cancel_is_acknowledged_with_nothing_in_it(client: Client, fake: FakeTaskStore) -> None:

@@ -70,6 +70,21 @@ LISTEN_NOT_SERVED = frozenset(
 PROMPTS_NOT_SERVED = frozenset({"sep-2575-server-sends-prompts-list-changed-on-subscription"})
 
 STREAMS_ARE_OPTIONAL = frozenset({"server-sse-streams-functional"})  # tools/list is answered as JSON
+NO_DELETE = frozenset({"server-session-delete-accepted", "server-session-terminated-returns-404"})  # a session is not ended
+
+LEGACY = ("2025-11-25", "2025-06-18")
+IN_EVERY_LEGACY_REVISION = (
+    "server-initialize",
+    "ping",
+    "tools-list",
+    "tools-call-simple-text",
+    "tools-call-error",
+    "tools-call-image",
+    "tools-call-audio",
+    "tools-call-embedded-resource",
+    "tools-call-mixed-content",
+    "tools-call-with-progress",
+)
 
 EXPECTED_GREEN = (
     Scenario(name="tasks-lifecycle"),
@@ -112,6 +127,11 @@ EXPECTED_GREEN = (
     Scenario(name="input-required-result-validate-input", revision=MODERN),
     Scenario(name="dns-rebinding-protection", revision=MODERN),
     Scenario(name="http-header-validation", revision=MODERN),
+    *(Scenario(name=name, revision=revision) for revision in LEGACY for name in IN_EVERY_LEGACY_REVISION),
+    *(Scenario(name="server-session-lifecycle", revision=revision, not_applicable=NO_DELETE) for revision in LEGACY),
+    Scenario(name="json-schema-2020-12", revision=LEGACY[0]),
+    Scenario(name="server-sse-multiple-streams", revision=LEGACY[0], not_applicable=STREAMS_ARE_OPTIONAL),
+    Scenario(name="dns-rebinding-protection", revision=LEGACY[0]),
 )
 
 
