@@ -43,6 +43,7 @@ from store_service.operations.retention import Retention
 from store_service.operations.tasks import Tasks
 from store_service.operations.tenants import Tenants
 from store_service.operations.waits import Waits
+from store_service.operations.watches import Watches
 from store_service.rpc.budgets import BudgetService
 from store_service.rpc.calls import Calls
 from store_service.rpc.leases import LeaseService
@@ -83,8 +84,8 @@ class Parts:
     database: Database
     wakeups: Wakeups
     chores: Chores
-    tasks: Tasks
     leases: Leases
+    watches: Watches
     server: grpc.aio.Server
     health: health.aio.HealthServicer
     port: int
@@ -140,7 +141,7 @@ class Store:
         await parts.health.enter_graceful_shutdown()
         await asyncio.sleep(self._config.drain_pause_seconds)
         parts.leases.drain()
-        parts.tasks.drain()
+        parts.watches.drain()
         await parts.server.stop(grace=self._config.drain_seconds)
         await parts.chores.stop()
         await parts.wakeups.stop()
@@ -161,13 +162,14 @@ class Store:
         )
         tasks = Tasks(rows, wakeups, batches, cancel_grace_ms=grace_ms)
         leases = Leases(LeaseRows(database), rows, chores, wakeups, batches)
+        watches = Watches(rows, wakeups, registry)
 
         server = grpc.aio.server(interceptors=[Calls(registry)], options=SERVER_OPTIONS)
         servicer = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
         waits = Waits(WaitRows(database), tasks, wakeups, batches)
         budgets = Budgets(BudgetRows(database))
-        tasks_pb2_grpc.add_TaskServiceServicer_to_server(TaskService(tasks, waits), server)
+        tasks_pb2_grpc.add_TaskServiceServicer_to_server(TaskService(tasks, waits, watches), server)
         leases_pb2_grpc.add_LeaseServiceServicer_to_server(LeaseService(leases, waits, budgets), server)
         tenants_pb2_grpc.add_TenantServiceServicer_to_server(TenantService(Tenants(TenantRows(database), wakeups)), server)
         budgets_pb2_grpc.add_BudgetServiceServicer_to_server(BudgetService(budgets), server)
@@ -177,7 +179,7 @@ class Store:
         if config.reflection:
             reflection.enable_server_reflection((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
         port = server.add_insecure_port(f"{_bracketed(config.host)}:{config.port}")
-        return Parts(database, wakeups, chores, tasks, leases, server, servicer, port)
+        return Parts(database, wakeups, chores, leases, watches, server, servicer, port)
 
     def _why_not_ready(self) -> str | None:
         """Asks nobody: the chores ask the database once a second."""

@@ -8,7 +8,15 @@ from dataclasses import dataclass
 import asyncpg
 import grpc
 import pytest
-from taskstore.v1 import budgets_pb2_grpc, leases_pb2_grpc, retention_pb2_grpc, tasks_pb2_grpc, tenants_pb2_grpc
+from taskstore.v1 import (
+    budgets_pb2_grpc,
+    leases_pb2_grpc,
+    retention_pb2_grpc,
+    tasks_pb2,
+    tasks_pb2_grpc,
+    tenants_pb2_grpc,
+    types_pb2,
+)
 
 from store_service.config import Config
 from store_service.db.migrate import migrate
@@ -112,6 +120,14 @@ async def open_stubs(running: Store) -> AsyncIterator[Stubs]:
             retention=retention_pb2_grpc.RetentionServiceStub(channel),
             budgets=budgets_pb2_grpc.BudgetServiceStub(channel),
         )
+
+
+async def snapshots(stubs: Stubs, tenant_id: str, task_id: str) -> AsyncIterator[types_pb2.Task]:
+    """A task as it stands, then at each change, until it has ended."""
+    wanted = tasks_pb2.WatchedTask(tenant_id=tenant_id, task_id=task_id)
+    async for answer in stubs.tasks.WatchTasks(iter([tasks_pb2.WatchTasksRequest(add=[wanted])])):
+        for item in answer.items:
+            yield item.task
 
 
 async def _make_template(dsn: str) -> None:

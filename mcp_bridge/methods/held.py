@@ -104,25 +104,25 @@ class HeldCalls:
     ) -> types_pb2.Task | None:
         """The task once it has ended, with its outcome, or once it asks; None when neither comes in time, or the bridge is
         stopping."""
-        request = tasks_pb2.WatchTasksRequest(
-            tenant_id=caller.tenant, task_ids=[task.task_id], owner=caller.owner, view=types_pb2.TASK_VIEW_OUTCOME
+        wanted = tasks_pb2.WatchedTask(
+            tenant_id=caller.tenant, task_id=task.task_id, owner=caller.owner, view=types_pb2.TASK_VIEW_OUTCOME
         )
         try:
             async with asyncio.timeout(within_ms / 1000) as wait:
                 self._waits.add(wait)
                 if self._is_draining:
                     wait.reschedule(0)
-                async with contextlib.aclosing(self._store.watch_tasks(request)) as answers:
-                    async for answer in answers:
-                        if answer.WhichOneof("outcome") != "task":
-                            continue
+                async with contextlib.aclosing(self._store.watch_task(wanted)) as snapshots:
+                    async for news in snapshots:
                         if relay is not None:
-                            relay.relay(answer.reports)
-                        if is_terminal(answer.task) or open_questions(answer.task):
-                            return answer.task
-                raise unavailable()  # the store no longer knows what it created a moment ago
+                            relay.relay(news.reports)
+                        if is_terminal(news.task) or open_questions(news.task):
+                            return news.task
+            raise AssertionError("a watch ends with its task")
         except TimeoutError:
             return None
+        except StoreError as error:  # the store no longer knows what it created a moment ago
+            raise unavailable() from error
         finally:
             self._waits.discard(wait)
 

@@ -1,12 +1,9 @@
 """The client of TaskService: create tasks, read them, watch them, wish their end."""
 
-import asyncio
-import random
 from collections.abc import AsyncGenerator
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Self
 
-import grpc
 import grpc.aio
 from prometheus_client import CollectorRegistry
 from taskstore.v1 import tasks_pb2, tasks_pb2_grpc, types_pb2
@@ -14,11 +11,7 @@ from taskstore.v1 import tasks_pb2, tasks_pb2_grpc, types_pb2
 from store_service.client.batches import Batcher, BatchMetrics, Together
 from store_service.client.calls import Method, Request, Response, call
 from store_service.client.channel import open_channel
-from store_service.client.errors import from_rpc_error, from_status
-
-_TERMINAL: Final = frozenset((types_pb2.TASK_STATE_COMPLETED, types_pb2.TASK_STATE_FAILED, types_pb2.TASK_STATE_CANCELLED))
-_WATCH_SECONDS: Final = 600.0  # after so long a watch is opened anew, which its reader does not see
-_LONGEST_BACKOFF_SECONDS: Final = 5.0
+from store_service.client.task_watch import TERMINAL, Following, Snapshot, SnapshotReader, TaskWatch, Told
 
 
 class TaskStore:
@@ -40,6 +33,7 @@ class TaskStore:
         self._channel = channel
         self._retry_seconds = retry_seconds
         self._stub = stub = tasks_pb2_grpc.TaskServiceStub(channel)
+        self._watch = TaskWatch(stub)
         self._create_task: Method[tasks_pb2.CreateTaskRequest, tasks_pb2.CreateTaskResponse] = stub.CreateTask
         self._get_task: Method[tasks_pb2.GetTaskRequest, types_pb2.Task] = _reading(stub)
         self._batchers: list[Batcher[Any, Any]] = []
@@ -72,6 +66,7 @@ class TaskStore:
         """Gives the connection back. Calls under way end with an error."""
         for batcher in self._batchers:
             batcher.close()
+        await self._watch.close()
         await self._channel.close()
 
     async def __aenter__(self) -> Self:
@@ -142,33 +137,29 @@ class TaskStore:
         """Reads one page of a task's checkpoints, oldest first, in any state."""
         return await self._call(self._stub.ListCheckpoints, request, timeout_seconds)
 
-    async def watch_tasks(self, request: tasks_pb2.WatchTasksRequest) -> AsyncGenerator[tasks_pb2.WatchTasksResponse, None]:
-        """Yields each task as it stands, then whenever it visibly changed, until all have ended.
+    def follow_task(self, wanted: tasks_pb2.WatchedTask, told: Told) -> Following:
+        """Calls `told` with the task as it stands, then whenever it visibly changed, until it has ended. See `TaskWatch`.
 
-        While the store is away it connects again, with backoff, for as long as its reader reads; the reader sees no
-        snapshot and no report twice. A task that is not found is told once, as `refused`. Close the iterator to stop
-        (`contextlib.aclosing`). Raises StoreError when the whole watch is refused.
+        All that is followed by one client travels over one stream. Close what is returned to stop.
         """
-        watched = _Watched(request)
-        failures = 0
-        while watched.pending:
-            stream = self._stub.WatchTasks(watched.request(), timeout=_WATCH_SECONDS)
-            try:
-                async for answer in stream:
-                    failures = 0
-                    if watched.is_news(answer):
-                        yield answer
-                    if not watched.pending:
-                        return
-            except grpc.RpcError as error:
-                refusal = from_rpc_error(error)
-                if not refusal.is_transient:
-                    raise refusal from None
-            finally:
-                stream.cancel()
-            if watched.pending:
-                failures += 1
-                await asyncio.sleep(_jitter_seconds(failures))
+        return self._watch.follow(wanted, told)
+
+    async def watch_task(self, wanted: tasks_pb2.WatchedTask) -> AsyncGenerator[Snapshot, None]:
+        """Yields the task as it stands, then whenever it visibly changed, until it has ended.
+
+        While the store is away it waits. A slow reader skips snapshots in between, never the last, and no report twice.
+        Close the iterator to stop (`contextlib.aclosing`). Raises StoreError when there is no such task.
+        """
+        reader = SnapshotReader()
+        following = self.follow_task(wanted, reader.told)
+        try:
+            while True:
+                snapshot = await reader.next()
+                yield snapshot
+                if snapshot.task.state in TERMINAL:
+                    return
+        finally:
+            following.close()
 
     async def _call(self, method: Method[Request, Response], request: Request, timeout_seconds: float) -> Response:
         return await call(method, request, timeout_seconds=timeout_seconds, retry_seconds=self._retry_seconds)
@@ -187,50 +178,3 @@ def _created(item: tasks_pb2.CreateTasksResponse.Item) -> tasks_pb2.CreateTaskRe
 
 def _found(item: tasks_pb2.GetTasksResponse.Item) -> types_pb2.Task:
     return item.task
-
-
-class _Watched:
-    """What the reader of one watch has seen, so that a new connection goes on where the last one ended."""
-
-    def __init__(self, request: tasks_pb2.WatchTasksRequest) -> None:
-        self._request = request
-        self._changes: dict[str, int] = {}
-        self._reports: dict[str, int] = {}
-        self.pending = dict.fromkeys(request.task_ids)
-
-    def request(self) -> tasks_pb2.WatchTasksRequest:
-        """Asks for the tasks that have not ended yet."""
-        request = tasks_pb2.WatchTasksRequest()
-        request.CopyFrom(self._request)
-        request.task_ids[:] = self.pending
-        return request
-
-    def is_news(self, answer: tasks_pb2.WatchTasksResponse) -> bool:
-        """Whether the reader has not seen this yet."""
-        if answer.task_id not in self.pending:
-            return False
-        if answer.HasField("refused"):
-            # Refused for now only: the server cannot read it at this moment.
-            if from_status(answer.refused).is_transient:
-                return False
-            del self.pending[answer.task_id]
-            return True
-        self._drop_reports_seen(answer)
-        if answer.task.state in _TERMINAL:
-            del self.pending[answer.task_id]
-            return True
-        is_news = answer.task.change > self._changes.get(answer.task_id, -1)
-        self._changes[answer.task_id] = max(answer.task.change, self._changes.get(answer.task_id, -1))
-        return is_news
-
-    def _drop_reports_seen(self, answer: tasks_pb2.WatchTasksResponse) -> None:
-        last = self._reports.get(answer.task_id, 0)
-        while answer.reports and answer.reports[0].sequence <= last:
-            del answer.reports[0]
-        if answer.reports:
-            self._reports[answer.task_id] = answer.reports[-1].sequence
-
-
-def _jitter_seconds(failures: int) -> float:
-    longest = min(_LONGEST_BACKOFF_SECONDS, 0.05 * 2 ** min(failures, 10))
-    return random.uniform(0, longest)  # noqa: S311 (spreads clients out; nothing secret)

@@ -81,6 +81,16 @@ class TaskRows:
         )
         return {row["ordinal"] - 1: (_task(row), row["fits"]) for row in rows}
 
+    async def changed_tasks(self, items: Sequence[tuple[TaskRef, int]]) -> list[int]:
+        """The positions of those that changed since, or are gone, each given with the change that is known."""
+        rows = await self._database.read(
+            self._queries["changed_tasks"],
+            [ref.tenant_id for ref, _ in items],
+            [ref.task_id for ref, _ in items],
+            [change for _, change in items],
+        )
+        return [row["ordinal"] - 1 for row in rows]
+
     async def list_tasks(self, wanted: TaskFilter, after: tuple[datetime, UUID] | None, limit: int) -> list[UUID]:
         """The ids of a page, newest first."""
         rows = await self._database.read(

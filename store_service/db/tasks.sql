@@ -60,6 +60,14 @@ FROM (
   LEFT JOIN tenure.outcome o ON o.tenant_id = u.tenant_id AND o.task_id = u.task_id AND u.view >= 2
 ) f
 
+-- name: changed_tasks
+-- $1 tenant, $2 task, $3 the change that is known: arrays, one element an item. Those with another change now, or gone.
+SELECT u.ordinal
+FROM unnest($1::text[], $2::uuid[], $3::bigint[]) WITH ORDINALITY u(tenant_id, task_id, change, ordinal)
+LEFT JOIN tenure.task_state s ON s.tenant_id = u.tenant_id AND s.task_id = u.task_id
+WHERE s.change IS DISTINCT FROM u.change
+ORDER BY u.ordinal
+
 -- name: list_tasks
 -- $1 tenant, $2 states or null, $3 workflow or null, $4 created from or null, $5 created before or null,
 -- $6 created_at and $7 task of the last row of the page before, or null, $8 page size. Newest first.

@@ -16,6 +16,7 @@ import asyncpg
 import structlog
 from prometheus_client import CollectorRegistry, Gauge
 
+from store_service.db.followers import Follower, Followers
 from store_service.db.queries import Queries
 
 CHANNEL: Final = "tenure_wakeup"
@@ -78,6 +79,7 @@ class Wakeups:
         queries = Queries("chores.sql")
         self._notify, self._ping = queries["notify"], queries["ping"]
         self._waiters: dict[str, list[Waiter]] = {}
+        self._followers = Followers()
         self._unsent: set[str] = set()
         self._unsent_event = asyncio.Event()
         self._connected = Gauge("tenure_store_listen_connected", "Whether hints of other stores arrive.", registry=registry)
@@ -102,6 +104,10 @@ class Wakeups:
                 elif waiter.is_woken:
                     self.pass_on(topic)
 
+    def following(self) -> contextlib.AbstractContextManager[Follower]:
+        """Someone who waits for changes of tasks, of none yet."""
+        return self._followers.following()
+
     def wake_lanes(self, lanes: Iterable[str]) -> None:
         """Tells one waiting worker of each lane that there is work. One that finds some passes it on, see `pass_on`."""
         for lane in lanes:
@@ -118,7 +124,7 @@ class Wakeups:
         """Tells all who watch these tasks that they changed."""
         for task_id in task_ids:
             topic = task_topic(task_id)
-            self._wake_all(topic)
+            self._followers.wake(topic)
             self._send(topic)
 
     def wake_workers(self, worker_ids: Iterable[str | None]) -> None:
@@ -132,6 +138,7 @@ class Wakeups:
         """Wakes whoever waits in this process, for whatever."""
         for topic in list(self._waiters):
             self._wake_all(topic)
+        self._followers.wake_everyone()
 
     def start(self) -> None:
         """Starts to send and to receive."""
@@ -159,6 +166,7 @@ class Wakeups:
             self.wake_everyone()
         for topic in str(payload).split():
             self._wake_all(topic)
+            self._followers.wake(topic)
 
     async def _run(self) -> None:
         pause, longest = _RECONNECT_SECONDS

@@ -1,24 +1,21 @@
 """What callers do with tasks."""
 
 import hashlib
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Final
 from uuid import UUID, uuid4
 
 from store_service.db.batch import Batcher, BatchMetrics
 from store_service.db.tasks import TaskRows
-from store_service.db.wakeups import Wakeups, task_topic
+from store_service.db.wakeups import Wakeups
 from store_service.model.refusals import Reason, Refusal
-from store_service.model.states import TERMINAL, TRANSITIONS, Command, TaskState
+from store_service.model.states import TRANSITIONS, Command, TaskState
 from store_service.model.tasks import (
     CancelOutcome,
     Checkpoint,
     Created,
     HistoryLine,
     NewTask,
-    Progress,
     Task,
     TaskFilter,
     TaskRead,
@@ -26,32 +23,13 @@ from store_service.model.tasks import (
     TaskView,
 )
 
-WATCH_POLL_SECONDS: Final = 5.0
-"""How long a watch relies on hints before it looks by itself."""
-
-
-@dataclass(slots=True)
-class _Seen:
-    """What the reader of a watch knows of one task."""
-
-    change: int = 0
-    report: int = 0
-
-    def go_on(self, task: Task) -> tuple[Progress, ...]:
-        """The reports that are news in what it is told now."""
-        news = tuple(report for report in task.reports if report.sequence > self.report)
-        self.change = task.change
-        self.report = news[-1].sequence if news else self.report
-        return news
-
 
 class Tasks:
-    """Creation, reading, cancelling and watching."""
+    """Creation, reading and cancelling."""
 
     def __init__(self, rows: TaskRows, wakeups: Wakeups, metrics: BatchMetrics, *, cancel_grace_ms: int) -> None:
         self._rows = rows
         self._wakeups = wakeups
-        self._is_draining = False
         self._cancel_grace_ms = cancel_grace_ms
         self._create = Batcher[NewTask, Created](
             "create_tasks",
@@ -106,41 +84,6 @@ class Tasks:
         """Says that somebody waits for a task, for so long; 0 says that its id was handed out."""
         await self._attach.submit((ref, abandon_after_ms))
 
-    async def watch_tasks(
-        self, refs: Sequence[TaskRef], view: TaskView
-    ) -> AsyncIterator[tuple[TaskRef, Task | Refusal, tuple[Progress, ...]]]:
-        """Each task as it stands, then whenever it visibly changed, until all have ended; with it what was reported since.
-        Skips what a slow reader missed, never the last. A store that cannot be read for a while means silence; one that stops
-        ends it with DRAINING."""
-        left = {ref: _Seen() for ref in refs}
-        with self._wakeups.waiting(task_topic(ref.task_id) for ref in refs) as waiter:
-            while left:
-                try:
-                    reads = [TaskRead(ref, view, reports_after=seen.report) for ref, seen in left.items()]
-                    async for ref, task in self._look(reads):
-                        if isinstance(task, Refusal):
-                            del left[ref]
-                            yield ref, task, ()
-                            continue
-                        seen = left[ref]
-                        if task.change == seen.change:
-                            continue
-                        if task.state in TERMINAL:
-                            del left[ref]
-                        yield ref, task, seen.go_on(task)
-                except Refusal as refusal:
-                    if refusal.reason not in (Reason.STORAGE_UNAVAILABLE, Reason.OVERLOADED):
-                        raise
-                if left and self._is_draining:
-                    raise Refusal(Reason.DRAINING)
-                if left:
-                    await waiter.wait(WATCH_POLL_SECONDS)
-
-    def drain(self) -> None:
-        """Ends every watch, now and from now on, after what stands was told."""
-        self._is_draining = True
-        self._wakeups.wake_everyone()
-
     async def list_task_history(self, ref: TaskRef, *, from_line: int, limit: int) -> list[HistoryLine]:
         """A page of what happened to a task, oldest first."""
         lines = await self._rows.list_task_history(ref, from_line, limit)
@@ -161,15 +104,6 @@ class Tasks:
         if not found or found[0].revision != revision:
             raise Refusal(Reason.CHECKPOINT_NOT_FOUND)
         return found[0]
-
-    async def _look(self, items: Sequence[TaskRead]) -> AsyncIterator[tuple[TaskRef, Task | Refusal]]:
-        """What stands. What did not fit into one read is fetched when its turn comes, so that one at a time is held."""
-        for item, task in zip(items, await self._get_batch(items), strict=True):
-            if isinstance(task, Refusal) and task.reason is Reason.BATCH_FULL:
-                task = await self._get_or_refuse(item)  # noqa: PLW2901 (the same task, looked at alone)
-                if isinstance(task, Refusal) and task.reason is not Reason.TASK_NOT_FOUND:
-                    raise task
-            yield item.ref, task
 
     async def _create_batch(self, items: Sequence[NewTask]) -> list[Created | Refusal]:
         rows = await self._rows.create_tasks([(item, uuid4(), _digest(item)) for item in items])

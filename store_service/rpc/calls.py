@@ -41,8 +41,10 @@ class Calls(grpc.aio.ServerInterceptor):
             return handler
         if handler.unary_unary is not None:
             wrapped: Any = grpc.unary_unary_rpc_method_handler(self._unary(method, handler.unary_unary))
-        else:
+        elif handler.unary_stream is not None:
             wrapped = grpc.unary_stream_rpc_method_handler(self._stream(method, handler.unary_stream))
+        else:
+            wrapped = grpc.stream_stream_rpc_method_handler(self._stream(method, handler.stream_stream))
         return wrapped._replace(
             request_deserializer=handler.request_deserializer, response_serializer=handler.response_serializer
         )
@@ -100,7 +102,9 @@ _TROUBLE = tuple(reason.value for reason in (Reason.STORAGE_UNAVAILABLE, Reason.
 
 
 def _ids(request: Any) -> dict[str, Any]:
-    """The ids that a request names, and how many items it has. Never a payload."""
+    """The ids that a request names, and how many items it has. Never a payload. A stream of requests names none."""
+    if not hasattr(request, "DESCRIPTOR"):
+        return {}
     fields = request.DESCRIPTOR.fields_by_name
     source = request.lease if "lease" in fields and request.DESCRIPTOR.name != "CompleteAndLeaseTasksRequest" else request
     names = ("request_id", "tenant_id", "task_id", "worker_id")

@@ -55,7 +55,8 @@ def read_ref(
     | tasks_pb2.CancelTaskRequest
     | tasks_pb2.AttachTaskRequest
     | tasks_pb2.AnswerInputsRequest
-    | tasks_pb2.PublishSignalRequest,
+    | tasks_pb2.PublishSignalRequest
+    | tasks_pb2.WatchedTask,
 ) -> TaskRef:
     """Which task a caller means."""
     owner = read_owner(message.owner) if message.HasField("owner") else None
@@ -71,6 +72,13 @@ def read_view(view: types_pb2.TaskView.ValueType) -> TaskView:
 def read_task_read(message: tasks_pb2.GetTaskRequest) -> TaskRead:
     """Which task a caller wants to read, and how much of it."""
     return TaskRead(read_ref(message), read_view(message.view))
+
+
+def read_watched(message: tasks_pb2.WatchedTask) -> tuple[TaskRead, int]:
+    """A task to be watched, from which report on, and the change of it that is known."""
+    known_change = check_range("known_change", message.known_change, range(2**63))
+    known_report = check_range("known_report", message.known_report, range(2**63))
+    return TaskRead(read_ref(message), read_view(message.view), reports_after=known_report), known_change
 
 
 def read_states(states: Sequence[types_pb2.TaskState.ValueType]) -> tuple[TaskState, ...]:

@@ -1,5 +1,6 @@
 """TaskService."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -13,6 +14,7 @@ from store_service.model.tasks import Created, TaskFilter, TaskRef
 from store_service.model.waits import SignalState
 from store_service.operations.tasks import Tasks
 from store_service.operations.waits import Waits
+from store_service.operations.watches import News, Watch, Watches
 from store_service.rpc import reading, writing
 from store_service.rpc.calls import run_each
 from store_service.rpc.status import to_status
@@ -24,9 +26,10 @@ _INT31 = range(2**31)
 class TaskService(tasks_pb2_grpc.TaskServiceServicer):
     """See `tasks.proto`."""
 
-    def __init__(self, tasks: Tasks, waits: Waits) -> None:
+    def __init__(self, tasks: Tasks, waits: Waits, watches: Watches) -> None:
         self._tasks = tasks
         self._waits = waits
+        self._watches = watches
 
     async def CreateTask(self, request: tasks_pb2.CreateTaskRequest, context: Context) -> tasks_pb2.CreateTaskResponse:
         return _created(await self._tasks.create_task(reading.read_new_task(request)))
@@ -78,19 +81,15 @@ class TaskService(tasks_pb2_grpc.TaskServiceServicer):
         return tasks_pb2.AttachTaskResponse()
 
     async def WatchTasks(
-        self, request: tasks_pb2.WatchTasksRequest, context: Context
+        self, request_iterator: AsyncIterator[tasks_pb2.WatchTasksRequest], context: Context
     ) -> AsyncIterator[tasks_pb2.WatchTasksResponse]:
-        check_range("task_ids", len(request.task_ids), range(1, limits.BATCH_ITEMS + 1))
-        tenant_id = check_name("tenant_id", request.tenant_id)
-        owner = reading.read_owner(request.owner) if request.HasField("owner") else None
-        refs = [TaskRef(tenant_id, check_task_id("task_ids", one), owner) for one in dict.fromkeys(request.task_ids)]
-        async for ref, task, reports in self._tasks.watch_tasks(refs, reading.read_view(request.view)):
-            if isinstance(task, Refusal):
-                yield tasks_pb2.WatchTasksResponse(task_id=str(ref.task_id), refused=to_status(task))
-            else:
-                yield tasks_pb2.WatchTasksResponse(
-                    task_id=str(ref.task_id), task=writing.to_task(task), reports=map(writing.to_progress, reports)
-                )
+        with self._watches.open() as watch:
+            following = asyncio.create_task(_follow(request_iterator, watch))
+            try:
+                async for news in watch.news():
+                    yield tasks_pb2.WatchTasksResponse(items=map(_told, news))
+            finally:
+                following.cancel()
 
     async def ListTaskHistory(
         self, request: tasks_pb2.ListTaskHistoryRequest, context: Context
@@ -139,6 +138,33 @@ class TaskService(tasks_pb2_grpc.TaskServiceServicer):
     async def ForkTask(self, request: tasks_pb2.ForkTaskRequest, context: Context) -> tasks_pb2.ForkTaskResponse:
         forked = await self._waits.fork_task(reading.read_fork(request))
         return tasks_pb2.ForkTaskResponse(task=writing.to_task(forked.task), replayed=forked.replayed)
+
+
+async def _follow(requests: AsyncIterator[tasks_pb2.WatchTasksRequest], watch: Watch) -> None:
+    """Does what the caller of a watch says. It ends with the watch, or with what the caller has to say."""
+    try:
+        async for request in requests:
+            check_range("add", len(request.add), range(limits.BATCH_ITEMS + 1))
+            for number in request.remove:
+                watch.remove(number)
+            for one in request.add:
+                try:
+                    wanted, known_change = reading.read_watched(one)
+                except Refusal as refusal:
+                    watch.refuse(one.number, refusal)
+                else:
+                    watch.add(one.number, wanted, known_change=known_change)
+        watch.close()
+    except Refusal as refusal:
+        watch.end(refusal)
+
+
+def _told(news: News) -> tasks_pb2.WatchTasksResponse.Item:
+    item = tasks_pb2.WatchTasksResponse.Item
+    if isinstance(news.outcome, Refusal):
+        return item(number=news.number, refused=to_status(news.outcome))
+    reports = map(writing.to_progress, news.reports)
+    return item(number=news.number, task=writing.to_task(news.outcome), reports=reports)
 
 
 def _signal_state(state: SignalState) -> tasks_pb2.SignalState.ValueType:

@@ -8,6 +8,7 @@ from google.protobuf import timestamp_pb2
 from taskstore.v1 import tasks_pb2, types_pb2
 
 from store_service.client import StoreError, TaskStore
+from store_service.client.task_watch import Snapshot
 
 START_MS = 1_795_953_600_000
 
@@ -84,22 +85,21 @@ class FakeTaskStore(TaskStore):
         self.attached.append((request.task_id, request.abandon_after_ms))
         self.heard.set()
 
-    async def watch_tasks(self, request: tasks_pb2.WatchTasksRequest) -> AsyncGenerator[tasks_pb2.WatchTasksResponse, None]:
-        """As TaskService.WatchTasks, of one task."""
-        (task_id,) = request.task_ids
+    async def watch_task(self, wanted: tasks_pb2.WatchedTask) -> AsyncGenerator[Snapshot, None]:
+        """As TaskStore.watch_task."""
         seen, reported = -1, 0
         while True:
-            task = self._find(request.tenant_id, task_id, request.owner, request.view)
+            task = self._find(wanted.tenant_id, wanted.task_id, wanted.owner, wanted.view)
             if task.change > seen:
                 seen = task.change
-                reports = self._reports.get(task_id, [])[reported:]
+                reports = self._reports.get(task.task_id, [])[reported:]
                 reported += len(reports)
-                yield tasks_pb2.WatchTasksResponse(task_id=task_id, task=task, reports=reports)
+                yield Snapshot(task, reports)
             if task.HasField("ended_at"):
                 return
             async with self._changed:
                 self.watching.set()
-                while self.tasks[task_id].change <= seen:
+                while self.tasks[wanted.task_id].change <= seen:
                     await self._changed.wait()
 
     async def complete(self, task_id: str, result: bytes, media_type: str = "") -> None:

@@ -18,7 +18,7 @@ from mcp_bridge.app import Bridge
 from mcp_bridge.config import Config
 from store_service.client import Context, ProtocolError, Worker
 from tests.bridge.client import TASKS, Client, headers_for, meta
-from tests.conftest import Clock, Stubs
+from tests.conftest import Clock, Stubs, snapshots
 from tests.store.builders import claim, complete, report, report_at_once
 
 ROUTES = """
@@ -72,9 +72,9 @@ async def worker(store: Stubs) -> AsyncIterator[Worker]:
 async def ended(store: Stubs, task_id: str) -> types_pb2.Task:
     """The task once it has ended."""
     async with asyncio.timeout(20):
-        async for answer in store.tasks.WatchTasks(tasks_pb2.WatchTasksRequest(tenant_id="dev", task_ids=[task_id])):
-            if answer.task.HasField("ended_at"):
-                return answer.task
+        async for task in snapshots(store, "dev", task_id):
+            if task.HasField("ended_at"):
+                return task
     raise AssertionError("the watch ended before the task")
 
 

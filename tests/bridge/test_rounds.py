@@ -16,7 +16,7 @@ from taskstore.v1 import leases_pb2, tasks_pb2, types_pb2
 from mcp_bridge.app import Bridge
 from mcp_bridge.config import Config
 from tests.bridge.client import TASKS, Answer, Client
-from tests.conftest import Clock, Stubs
+from tests.conftest import Clock, Stubs, snapshots
 from tests.store.builders import claim, complete, question, report, report_at_once, suspend
 
 ROUTES = """
@@ -266,9 +266,9 @@ async def test_a_state_ends_and_its_task_with_it(user: Client, store: Stubs, clo
     await clock.advance(seconds=20)
     assert (await call(user, state=state, responses={"confirm": YES})).code == -32602
     async with asyncio.timeout(20):
-        async for seen in store.tasks.WatchTasks(tasks_pb2.WatchTasksRequest(tenant_id="dev", task_ids=[task_id])):
-            if seen.task.HasField("ended_at"):
-                assert seen.task.state == types_pb2.TASK_STATE_CANCELLED
+        async for task in snapshots(store, "dev", task_id):
+            if task.HasField("ended_at"):
+                assert task.state == types_pb2.TASK_STATE_CANCELLED
                 break
 
 

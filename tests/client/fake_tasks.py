@@ -1,15 +1,18 @@
 """TaskService as a script: each call takes the next of the answers laid out for it."""
 
+import contextlib
 import threading
 from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from concurrent import futures
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
 from taskstore.v1 import tasks_pb2, tasks_pb2_grpc, types_pb2
 
+from store_service.client.testing.memory import refusal
 from tests.client.fake_store import LIMITS, abort
 
 SILENCE = "silence"
@@ -49,10 +52,30 @@ class FakeTasks:
         self.calls.append(request)
         return self._give(self.answers[method].popleft(), context)
 
-    def _watch(self, request: tasks_pb2.WatchTasksRequest, context: Any) -> Iterator[tasks_pb2.WatchTasksResponse]:
-        self.calls.append(request)
+    def _watch(self, requests: Iterator[tasks_pb2.WatchTasksRequest], context: Any) -> Iterator[tasks_pb2.WatchTasksResponse]:
+        """What is told of a task is told once the task is watched, under the number that it has then."""
+        numbers: dict[str, int] = {}
+        heard = threading.Condition()
+
+        def listen() -> None:
+            with contextlib.suppress(Exception):  # the stream is over
+                for request in requests:
+                    with heard:
+                        self.calls.append(request)
+                        numbers.update({one.task_id: one.number for one in request.add})
+                        heard.notify_all()
+
+        threading.Thread(target=listen, daemon=True).start()
         for answer in self.answers["WatchTasks"].popleft():
-            yield self._give(answer, context)
+            if isinstance(answer, Told):
+                with heard:
+                    while answer.task_id not in numbers:
+                        assert heard.wait(10)
+                item = tasks_pb2.WatchTasksResponse.Item(number=numbers[answer.task_id])
+                item.MergeFrom(answer.item)
+                yield tasks_pb2.WatchTasksResponse(items=[item])
+            else:
+                self._give(answer, context)
 
     def _give(self, answer: Any, context: grpc.ServicerContext) -> Any:
         if answer == SILENCE:
@@ -71,16 +94,29 @@ class _Servicer:
     CreateTasks = GetTasks = GetCheckpoint = None
 
 
+@dataclass(frozen=True)
+class Told:
+    """What a watch tells of a task."""
+
+    task_id: str
+    item: tasks_pb2.WatchTasksResponse.Item
+
+
 def snapshot(
     task_id: str,
     *,
     change: int,
     state: types_pb2.TaskState.ValueType = types_pb2.TASK_STATE_LEASED,
     reports: Sequence[int] = (),
-) -> tasks_pb2.WatchTasksResponse:
+) -> Told:
     """A watched task as it stands, with the numbers of the reports that come with it."""
-    return tasks_pb2.WatchTasksResponse(
-        task_id=task_id,
-        task=types_pb2.Task(task_id=task_id, change=change, state=state),
-        reports=[types_pb2.Progress(sequence=number) for number in reports],
-    )
+    task = types_pb2.Task(task_id=task_id, change=change, state=state)
+    told = [types_pb2.Progress(sequence=number) for number in reports]
+    if told:
+        task.progress.CopyFrom(told[-1])
+    return Told(task_id, tasks_pb2.WatchTasksResponse.Item(task=task, reports=told))
+
+
+def refused(task_id: str, reason: str) -> Told:
+    """A watched task about which nothing more follows."""
+    return Told(task_id, tasks_pb2.WatchTasksResponse.Item(refused=refusal(reason)))

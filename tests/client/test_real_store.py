@@ -36,12 +36,12 @@ async def create(client: TaskStore, workflow: str, data: bytes = b"{}") -> str:
 
 async def until(client: TaskStore, task_id: str, state: types_pb2.TaskState.ValueType, step: str = "") -> types_pb2.Task:
     """The task, once it is in this state; when it waits, in this step."""
-    watch = tasks_pb2.WatchTasksRequest(tenant_id=TENANT, task_ids=[task_id], view=types_pb2.TASK_VIEW_OUTCOME)
+    wanted = tasks_pb2.WatchedTask(tenant_id=TENANT, task_id=task_id, view=types_pb2.TASK_VIEW_OUTCOME)
     async with asyncio.timeout(20):
-        async for seen in client.watch_tasks(watch):
+        async for seen in client.watch_task(wanted):
             if seen.task.state == state and (not step or seen.task.wait.step == step):
                 return seen.task
-            assert not seen.task.HasField("ended_at"), seen.task
+            assert not seen.task.HasField("ended_at"), seen
     raise AssertionError("the watch ended")
 
 
@@ -66,7 +66,7 @@ async def test_a_watch_goes_on_at_the_next_store_when_its_own_stops(dsn: str) ->
     await first.start()
     async with TaskStore.connect(f"127.0.0.1:{first.port}") as client:
         task_id = await create(client, "w")
-        watch = client.watch_tasks(tasks_pb2.WatchTasksRequest(tenant_id=TENANT, task_ids=[task_id]))
+        watch = client.watch_task(tasks_pb2.WatchedTask(tenant_id=TENANT, task_id=task_id))
         assert (await anext(watch)).task.change == 1
         next_answer = asyncio.create_task(anext(watch))
         async with asyncio.timeout(60):

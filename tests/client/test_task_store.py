@@ -1,9 +1,7 @@
-"""The client of TaskService: deadlines, tries under the same id, refusals as StoreError, watches that come back."""
+"""The client of TaskService: deadlines, tries under the same id, refusals as StoreError."""
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import aclosing
 
 import grpc
 import pytest
@@ -14,7 +12,7 @@ from taskstore.v1 import tasks_pb2, types_pb2
 from store_service.client import LeaseLost, StoreError, TaskStore
 from store_service.client.errors import from_status
 from store_service.client.testing.memory import refusal
-from tests.client.fake_tasks import SILENCE, FakeTasks, snapshot
+from tests.client.fake_tasks import SILENCE, FakeTasks
 
 ENDED = types_pb2.TASK_STATE_COMPLETED
 
@@ -111,56 +109,6 @@ async def test_a_result_of_4_mib_with_its_input_passes(scripted: FakeTasks, clie
     most, result = types_pb2.Payload(data=b"x" * 2**20), types_pb2.Payload(data=b"x" * 2**22)
     scripted.answers["GetTask"].append(tasks_pb2.GetTaskResponse(task=types_pb2.Task(input=most, result=result)))
     assert len((await client.get_task(tasks_pb2.GetTaskRequest())).result.data) == 2**22
-
-
-async def test_a_watch_goes_on_after_the_store_was_away_and_ends_with_the_last_task(
-    scripted: FakeTasks, client: TaskStore
-) -> None:
-    gone = tasks_pb2.WatchTasksResponse(task_id="c", refused=refusal("TASK_NOT_FOUND"))
-    scripted.answers["WatchTasks"].extend(
-        [
-            [snapshot("a", change=1), snapshot("b", change=1), gone, snapshot("b", change=2, state=ENDED), "broken"],
-            ["STORAGE_UNAVAILABLE"],
-            [],
-            [snapshot("a", change=1), snapshot("a", change=3), snapshot("a", change=4, state=ENDED), SILENCE],
-        ]
-    )
-    request = tasks_pb2.WatchTasksRequest(tenant_id="acme", task_ids=["a", "b", "c"], view=types_pb2.TASK_VIEW_OUTCOME)
-
-    async def read() -> list[tuple[str, int]]:
-        return [(answer.task_id, answer.task.change) async for answer in client.watch_tasks(request)]
-
-    seen = await asyncio.wait_for(read(), 10)
-    assert seen == [("a", 1), ("b", 1), ("c", 0), ("b", 2), ("a", 3), ("a", 4)]
-    assert [list(call.task_ids) for call in scripted.calls] == [["a", "b", "c"], ["a"], ["a"], ["a"]]
-    assert {call.view for call in scripted.calls} == {types_pb2.TASK_VIEW_OUTCOME}
-
-
-async def test_a_watch_that_connects_again_tells_no_report_twice(scripted: FakeTasks, client: TaskStore) -> None:
-    scripted.answers["WatchTasks"].extend(
-        [
-            [snapshot("a", change=3, reports=[1, 2]), "broken"],
-            [snapshot("a", change=3, reports=[1, 2]), snapshot("a", change=4, reports=[3]), "broken"],
-            [snapshot("a", change=6, state=ENDED, reports=[2, 3, 4])],
-        ]
-    )
-    watch = client.watch_tasks(tasks_pb2.WatchTasksRequest(tenant_id="acme", task_ids=["a"]))
-    async with asyncio.timeout(10):
-        seen = [[report.sequence for report in answer.reports] async for answer in watch]
-    assert seen == [[1, 2], [3], [4]]
-
-
-async def test_a_watch_that_is_refused_raises(scripted: FakeTasks, client: TaskStore) -> None:
-    scripted.answers["WatchTasks"].append(["INVALID_INPUT"])
-    with pytest.raises(StoreError, match="INVALID_INPUT"):
-        await anext(aiter(client.watch_tasks(tasks_pb2.WatchTasksRequest(task_ids=["a"]))))
-
-
-async def test_a_watch_that_is_closed_ends_its_call(scripted: FakeTasks, client: TaskStore) -> None:
-    scripted.answers["WatchTasks"].append([snapshot("a", change=1), SILENCE])
-    async with aclosing(client.watch_tasks(tasks_pb2.WatchTasksRequest(task_ids=["a"]))) as watch:
-        assert (await anext(watch)).task.change == 1
-    assert len(scripted.calls) == 1
 
 
 def test_a_status_is_read_with_its_reason_and_its_hint() -> None:

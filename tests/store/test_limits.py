@@ -22,6 +22,7 @@ from tests.store.builders import (
     fail,
     heartbeat,
     new_task,
+    refusal_in,
     release,
     retry_policy,
 )
@@ -166,19 +167,23 @@ async def test_the_fields_of_reads(store: Stubs) -> None:
             ("created_before.nanos", "created_before", (-1, 10**9), (0, 999_999_999)),
         ],
     )
-    watch = tasks_pb2.WatchTasksRequest(tenant_id=TENANT, task_ids=[task.task_id], owner=OWNER)
 
-    async def first_of(request: tasks_pb2.WatchTasksRequest) -> None:
-        call = store.tasks.WatchTasks(request)
-        async for _ in call:
-            break
+    async def first_of(watched: tasks_pb2.WatchedTask) -> tasks_pb2.WatchTasksResponse.Item:
+        call = store.tasks.WatchTasks(iter([tasks_pb2.WatchTasksRequest(add=[watched])]))
+        answer: tasks_pb2.WatchTasksResponse = await anext(aiter(call))
         call.cancel()
+        return answer.items[0]
 
-    await assert_bounds(
-        first_of,
-        watch,
-        [ids[0], *owner, *view, ("task_ids", "task_ids", ([], ["x"], [SOME_ID] * 501), ([task.task_id] * 500,))],
-    )
+    watched = tasks_pb2.WatchedTask(tenant_id=TENANT, task_id=task.task_id, owner=OWNER)
+    known: Bound = ("known_change", "known_change", (-1,), (0, 2**63 - 1))
+    for path, name, refused, taken in (*ids, *owner, *view, known):
+        for value in refused:
+            told = refusal_in((await first_of(changed(watched, path, value))).refused)
+            assert (told.reason, told.message.split()[0]) == ("INVALID_INPUT", name)
+        for value in taken:
+            assert not (await first_of(changed(watched, path, value))).refused.message.startswith(name)
+    many = tasks_pb2.WatchTasksRequest(add=[watched] * 501)
+    await assert_invalid(anext(aiter(store.tasks.WatchTasks(iter([many])))), "add")
     await assert_bounds(store.tasks.CancelTask, cancel(task.task_id), [*ids, ("mode", "mode", (-1, 3), (0, 1, 2))])
 
 

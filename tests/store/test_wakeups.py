@@ -1,5 +1,6 @@
 """Who is woken by a hint, and who passes it on. Within one process, without a database."""
 
+import asyncio
 import contextlib
 from uuid import uuid4
 
@@ -63,14 +64,22 @@ async def test_a_hint_that_was_looked_at_is_not_passed_on() -> None:
         assert woken(staying, other) == [False, False]
 
 
-def test_a_change_of_a_task_wakes_all_who_watch_it() -> None:
-    hints, task_id = wakeups(), uuid4()
-    topics = [task_topic(task_id)]
-    with hints.waiting(topics) as one, hints.waiting(topics) as other, hints.waiting([task_topic(uuid4())]) as stranger:
+async def test_a_change_of_a_task_wakes_all_who_follow_it_and_tells_them_which() -> None:
+    hints, task_id, other_id = wakeups(), uuid4(), uuid4()
+    with hints.following() as one, hints.following() as other, hints.following() as stranger:
+        for follower in (one, other):
+            follower.follow(task_topic(task_id))
+        for follower in (other, stranger):
+            follower.follow(task_topic(other_id))
         hints.wake_tasks([task_id])
-        assert woken(one, other, stranger) == [True, True, False]
+        await asyncio.gather(one.wait(60), other.wait(60))
+        taken = [follower.take() for follower in (one, other, stranger)]
+        assert taken == [({task_topic(task_id)}, False), ({task_topic(task_id)}, False), (set(), False)]
+        one.unfollow(task_topic(task_id))
+        hints.wake_tasks([task_id])
+        assert [follower.take()[0] for follower in (one, other)] == [set(), {task_topic(task_id)}]
         hints.wake_everyone()
-        assert woken(one, other, stranger) == [True, True, True]
+        assert [follower.take() for follower in (one, other, stranger)] == [(set(), True)] * 3
 
 
 async def test_a_hint_before_the_wait_ends_it_at_once() -> None:

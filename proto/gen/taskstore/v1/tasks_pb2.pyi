@@ -692,37 +692,77 @@ class WatchTasksRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    TENANT_ID_FIELD_NUMBER: _builtins.int
-    TASK_IDS_FIELD_NUMBER: _builtins.int
-    OWNER_FIELD_NUMBER: _builtins.int
-    VIEW_FIELD_NUMBER: _builtins.int
-    tenant_id: _builtins.str
-    """The tenant of the tasks."""
-    view: _types_pb2.TaskView.ValueType
-    """How much of each is returned. An answer carries one task."""
+    ADD_FIELD_NUMBER: _builtins.int
+    REMOVE_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def task_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """1 to 500 tasks."""
+    def add(self) -> _containers.RepeatedCompositeFieldContainer[Global___WatchedTask]:
+        """Watched from now on. At most 500 in a message, and 50,000 on a stream."""
 
     @_builtins.property
-    def owner(self) -> _types_pb2.Owner:
-        """When given, only this owner's tasks are found."""
+    def remove(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The numbers of tasks that are watched no more. Answers may be on their way."""
 
     def __init__(
         self,
         *,
-        tenant_id: _builtins.str = ...,
-        task_ids: _abc.Iterable[_builtins.str] | None = ...,
-        owner: _types_pb2.Owner | None = ...,
-        view: _types_pb2.TaskView.ValueType = ...,
+        add: _abc.Iterable[Global___WatchedTask] | None = ...,
+        remove: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["owner", b"owner"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["owner", b"owner", "task_ids", b"task_ids", "tenant_id", b"tenant_id", "view", b"view"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "remove", b"remove"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WatchTasksRequest: _TypeAlias = WatchTasksRequest  # noqa: Y015
+
+@_typing.final
+class WatchedTask(_message.Message):
+    """A task that is watched on a stream."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    TENANT_ID_FIELD_NUMBER: _builtins.int
+    TASK_ID_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
+    VIEW_FIELD_NUMBER: _builtins.int
+    KNOWN_CHANGE_FIELD_NUMBER: _builtins.int
+    KNOWN_REPORT_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """The caller's own name for it, told back with each answer. Not in use on this stream."""
+    tenant_id: _builtins.str
+    """The tenant of the task."""
+    task_id: _builtins.str
+    """The task."""
+    view: _types_pb2.TaskView.ValueType
+    """How much of it is returned."""
+    known_change: _builtins.int
+    """The `change` of the task that the caller knows already, which is not told again. 0 means none."""
+    known_report: _builtins.int
+    """The `sequence` of the last report that the caller knows. 0 means none."""
+    @_builtins.property
+    def owner(self) -> _types_pb2.Owner:
+        """When given, only this owner's task is found."""
+
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        tenant_id: _builtins.str = ...,
+        task_id: _builtins.str = ...,
+        owner: _types_pb2.Owner | None = ...,
+        view: _types_pb2.TaskView.ValueType = ...,
+        known_change: _builtins.int = ...,
+        known_report: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["owner", b"owner"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["known_change", b"known_change", "known_report", b"known_report", "number", b"number", "owner", b"owner", "task_id", b"task_id", "tenant_id", b"tenant_id", "view", b"view"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchedTask: _TypeAlias = WatchedTask  # noqa: Y015
 
 @_typing.final
 class WatchTasksResponse(_message.Message):
@@ -730,41 +770,63 @@ class WatchTasksResponse(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    TASK_ID_FIELD_NUMBER: _builtins.int
-    TASK_FIELD_NUMBER: _builtins.int
-    REFUSED_FIELD_NUMBER: _builtins.int
-    REPORTS_FIELD_NUMBER: _builtins.int
-    task_id: _builtins.str
-    """Which task this is about."""
-    @_builtins.property
-    def task(self) -> _types_pb2.Task:
-        """The task as it stands."""
+    @_typing.final
+    class Item(_message.Message):
+        """What is told of one task."""
 
-    @_builtins.property
-    def refused(self) -> _status_pb2.Status:
-        """It was not found; nothing more follows about it."""
+        DESCRIPTOR: _descriptor.Descriptor
 
+        NUMBER_FIELD_NUMBER: _builtins.int
+        TASK_FIELD_NUMBER: _builtins.int
+        REFUSED_FIELD_NUMBER: _builtins.int
+        REPORTS_FIELD_NUMBER: _builtins.int
+        number: _builtins.int
+        """Which task."""
+        @_builtins.property
+        def task(self) -> _types_pb2.Task:
+            """The task as it stands. Nothing more follows about one that has ended."""
+
+        @_builtins.property
+        def refused(self) -> _status_pb2.Status:
+            """It was not found, or not asked for rightly; nothing more follows about it."""
+
+        @_builtins.property
+        def reports(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.Progress]:
+            """What its worker reported since the last answer about it, or before the first one: each report once, oldest first, and
+            the last 16 where there were more.
+            """
+
+        def __init__(
+            self,
+            *,
+            number: _builtins.int = ...,
+            task: _types_pb2.Task | None = ...,
+            refused: _status_pb2.Status | None = ...,
+            reports: _abc.Iterable[_types_pb2.Progress] | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["outcome", b"outcome", "refused", b"refused", "task", b"task"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number", "outcome", b"outcome", "refused", b"refused", "reports", b"reports", "task", b"task"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        _WhichOneofReturnType_outcome: _TypeAlias = _typing.Literal["task", "refused"]  # noqa: Y015
+        _WhichOneofArgType_outcome: _TypeAlias = _typing.Literal["outcome", b"outcome"]  # noqa: Y015
+        def WhichOneof(self, oneof_group: _WhichOneofArgType_outcome) -> _WhichOneofReturnType_outcome | None: ...
+
+    ITEMS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def reports(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.Progress]:
-        """What its worker reported since the last answer about it, or before the first one: each report once, oldest first, and
-        the last 16 where there were more.
-        """
+    def items(self) -> _containers.RepeatedCompositeFieldContainer[Global___WatchTasksResponse.Item]:
+        """What is news at the time. At most 4 MiB of payloads, or one task."""
 
     def __init__(
         self,
         *,
-        task_id: _builtins.str = ...,
-        task: _types_pb2.Task | None = ...,
-        refused: _status_pb2.Status | None = ...,
-        reports: _abc.Iterable[_types_pb2.Progress] | None = ...,
+        items: _abc.Iterable[Global___WatchTasksResponse.Item] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["outcome", b"outcome", "refused", b"refused", "task", b"task"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["outcome", b"outcome", "refused", b"refused", "reports", b"reports", "task", b"task", "task_id", b"task_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["items", b"items"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_outcome: _TypeAlias = _typing.Literal["task", "refused"]  # noqa: Y015
-    _WhichOneofArgType_outcome: _TypeAlias = _typing.Literal["outcome", b"outcome"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_outcome) -> _WhichOneofReturnType_outcome | None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WatchTasksResponse: _TypeAlias = WatchTasksResponse  # noqa: Y015
 

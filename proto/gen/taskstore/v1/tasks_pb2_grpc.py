@@ -73,7 +73,7 @@ class TaskServiceStub:
                 request_serializer=taskstore_dot_v1_dot_tasks__pb2.AttachTaskRequest.SerializeToString,
                 response_deserializer=taskstore_dot_v1_dot_tasks__pb2.AttachTaskResponse.FromString,
                 _registered_method=True)
-        self.WatchTasks = channel.unary_stream(
+        self.WatchTasks = channel.stream_stream(
                 '/taskstore.v1.TaskService/WatchTasks',
                 request_serializer=taskstore_dot_v1_dot_tasks__pb2.WatchTasksRequest.SerializeToString,
                 response_deserializer=taskstore_dot_v1_dot_tasks__pb2.WatchTasksResponse.FromString,
@@ -175,10 +175,12 @@ class TaskServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def WatchTasks(self, request, context):
-        """Sends each task as it stands, then again whenever it visibly changed, until all have ended. A task
-        that is not found is told once. A slow reader skips snapshots in between, never the last; the progress reported
-        meanwhile is kept for it, up to 16 reports. A server that stops ends it with DRAINING; watch again elsewhere.
+    def WatchTasks(self, request_iterator, context):
+        """Sends each task that is watched as it stands, then again whenever it visibly changed, until it has ended. One stream
+        serves tasks of any tenants and owners; they are added and removed while it goes on. A task that is not found is
+        told once. A slow reader skips snapshots in between, never the last; the progress reported meanwhile is kept for it,
+        up to 16 reports. When the caller sends no more, the stream ends with the last task. Refused with INVALID_INPUT,
+        OVERLOADED; a server that stops ends it with DRAINING: watch again elsewhere.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -276,7 +278,7 @@ def add_TaskServiceServicer_to_server(servicer, server):
                     request_deserializer=taskstore_dot_v1_dot_tasks__pb2.AttachTaskRequest.FromString,
                     response_serializer=taskstore_dot_v1_dot_tasks__pb2.AttachTaskResponse.SerializeToString,
             ),
-            'WatchTasks': grpc.unary_stream_rpc_method_handler(
+            'WatchTasks': grpc.stream_stream_rpc_method_handler(
                     servicer.WatchTasks,
                     request_deserializer=taskstore_dot_v1_dot_tasks__pb2.WatchTasksRequest.FromString,
                     response_serializer=taskstore_dot_v1_dot_tasks__pb2.WatchTasksResponse.SerializeToString,
@@ -521,7 +523,7 @@ class TaskService:
             _registered_method=True)
 
     @staticmethod
-    def WatchTasks(request,
+    def WatchTasks(request_iterator,
             target,
             options=(),
             channel_credentials=None,
@@ -531,8 +533,8 @@ class TaskService:
             wait_for_ready=None,
             timeout=None,
             metadata=None):
-        return grpc.experimental.unary_stream(
-            request,
+        return grpc.experimental.stream_stream(
+            request_iterator,
             target,
             '/taskstore.v1.TaskService/WatchTasks',
             taskstore_dot_v1_dot_tasks__pb2.WatchTasksRequest.SerializeToString,

@@ -58,10 +58,12 @@ class TaskServiceStub:
     """Says that somebody still waits for a task that was created with `abandon_after_ms`. Idempotent.
     Refused with TASK_NOT_FOUND. On a task that has ended it changes nothing.
     """
-    WatchTasks: _grpc.UnaryStreamMultiCallable[_tasks_pb2.WatchTasksRequest, _tasks_pb2.WatchTasksResponse]
-    """Sends each task as it stands, then again whenever it visibly changed, until all have ended. A task
-    that is not found is told once. A slow reader skips snapshots in between, never the last; the progress reported
-    meanwhile is kept for it, up to 16 reports. A server that stops ends it with DRAINING; watch again elsewhere.
+    WatchTasks: _grpc.StreamStreamMultiCallable[_tasks_pb2.WatchTasksRequest, _tasks_pb2.WatchTasksResponse]
+    """Sends each task that is watched as it stands, then again whenever it visibly changed, until it has ended. One stream
+    serves tasks of any tenants and owners; they are added and removed while it goes on. A task that is not found is
+    told once. A slow reader skips snapshots in between, never the last; the progress reported meanwhile is kept for it,
+    up to 16 reports. When the caller sends no more, the stream ends with the last task. Refused with INVALID_INPUT,
+    OVERLOADED; a server that stops ends it with DRAINING: watch again elsewhere.
     """
     ListTaskHistory: _grpc.UnaryUnaryMultiCallable[_tasks_pb2.ListTaskHistoryRequest, _tasks_pb2.ListTaskHistoryResponse]
     """Reads what happened to a task, oldest first. Refused with TASK_NOT_FOUND."""
@@ -116,10 +118,12 @@ class TaskServiceAsyncStub(TaskServiceStub):
     """Says that somebody still waits for a task that was created with `abandon_after_ms`. Idempotent.
     Refused with TASK_NOT_FOUND. On a task that has ended it changes nothing.
     """
-    WatchTasks: _aio.UnaryStreamMultiCallable[_tasks_pb2.WatchTasksRequest, _tasks_pb2.WatchTasksResponse]  # type: ignore[assignment]
-    """Sends each task as it stands, then again whenever it visibly changed, until all have ended. A task
-    that is not found is told once. A slow reader skips snapshots in between, never the last; the progress reported
-    meanwhile is kept for it, up to 16 reports. A server that stops ends it with DRAINING; watch again elsewhere.
+    WatchTasks: _aio.StreamStreamMultiCallable[_tasks_pb2.WatchTasksRequest, _tasks_pb2.WatchTasksResponse]  # type: ignore[assignment]
+    """Sends each task that is watched as it stands, then again whenever it visibly changed, until it has ended. One stream
+    serves tasks of any tenants and owners; they are added and removed while it goes on. A task that is not found is
+    told once. A slow reader skips snapshots in between, never the last; the progress reported meanwhile is kept for it,
+    up to 16 reports. When the caller sends no more, the stream ends with the last task. Refused with INVALID_INPUT,
+    OVERLOADED; a server that stops ends it with DRAINING: watch again elsewhere.
     """
     ListTaskHistory: _aio.UnaryUnaryMultiCallable[_tasks_pb2.ListTaskHistoryRequest, _tasks_pb2.ListTaskHistoryResponse]  # type: ignore[assignment]
     """Reads what happened to a task, oldest first. Refused with TASK_NOT_FOUND."""
@@ -217,12 +221,14 @@ class TaskServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
     def WatchTasks(
         self,
-        request: _tasks_pb2.WatchTasksRequest,
+        request_iterator: _MaybeAsyncIterator[_tasks_pb2.WatchTasksRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_tasks_pb2.WatchTasksResponse], _abc.AsyncIterator[_tasks_pb2.WatchTasksResponse]]:
-        """Sends each task as it stands, then again whenever it visibly changed, until all have ended. A task
-        that is not found is told once. A slow reader skips snapshots in between, never the last; the progress reported
-        meanwhile is kept for it, up to 16 reports. A server that stops ends it with DRAINING; watch again elsewhere.
+        """Sends each task that is watched as it stands, then again whenever it visibly changed, until it has ended. One stream
+        serves tasks of any tenants and owners; they are added and removed while it goes on. A task that is not found is
+        told once. A slow reader skips snapshots in between, never the last; the progress reported meanwhile is kept for it,
+        up to 16 reports. When the caller sends no more, the stream ends with the last task. Refused with INVALID_INPUT,
+        OVERLOADED; a server that stops ends it with DRAINING: watch again elsewhere.
         """
 
     @_abc_1.abstractmethod
