@@ -82,6 +82,18 @@ proto-check: install ## show that the stubs are current
 .PHONY: check
 check: lint typecheck proto-check ## all that needs no services
 
+.PHONY: bench
+bench: install ## how fast it is, against peers and the machine's limit (BENCH=P1)
+	@$(BIN)/python -m tests.benchmarks $(BENCH)
+
+.PHONY: bench-quick
+bench-quick: install ## the same with short rounds, and fewer
+	@$(BIN)/python -m tests.benchmarks --quick $(BENCH)
+
+.PHONY: profile
+profile: install ## where the time goes: stacks of bridge, store and worker under a benchmark (BENCH=P1)
+	@$(BIN)/python -m tests.benchmarks --quick --profile $(BENCH)
+
 .PHONY: conformance
 conformance: install ## run the official MCP suite against a running pair
 	@$(BIN)/python -m tests.conformance.suite $(ARGS)

@@ -1,0 +1,39 @@
+"""Flame graphs of the processes under load, by py-spy."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+from tests.pair import Process
+
+SAMPLES_PER_SECOND: Final = 200
+
+
+class Profile:
+    """Watches processes until it is stopped; leaves a folder with a flame graph of each, and its stacks as text."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._watching: list[subprocess.Popen[bytes]] = []
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def watch(self, process: Process) -> None:
+        """Begins to look at a process."""
+        target = self._folder / f"{process.name}.txt"
+        command: list[str | Path] = [
+            Path(sys.executable).with_name("py-spy"), "record", "--format", "raw", "--rate", str(SAMPLES_PER_SECOND),
+            "--nonblocking", "--duration", "3600", "--output", target, "--pid", str(process.pid),
+        ]  # fmt: skip
+        log = (self._folder / "py-spy.log").open("ab")
+        self._watching.append(subprocess.Popen(command, stdout=log, stderr=log))
+        log.close()
+
+    def stop(self) -> None:
+        """Ends the looking, while the processes still run, and writes what was seen."""
+        for each in self._watching:
+            each.send_signal(signal.SIGINT)
+        for each in self._watching:
+            each.wait(60)
+        self._watching.clear()
