@@ -15,6 +15,9 @@ export UV_PROJECT_ENVIRONMENT := $(VENV)
 export UV_CACHE_DIR := $(CURDIR)/.tenure/cache/uv
 export PIP_CACHE_DIR := $(CURDIR)/.tenure/cache/pip
 export npm_config_cache := $(CURDIR)/.tenure/cache/npm
+STUBS_TOOLS := golang-go protoc-gen-go-1-5 protoc-gen-go-grpc golang-google-grpc-dev golang-google-genproto-dev \
+  golang-google-protobuf-dev golang-github-golang-protobuf-1-5-dev protobuf-compiler protobuf-compiler-grpc-java-plugin \
+  default-jdk-headless libgrpc-java libprotobuf-java libnetty-java libperfmark-java libgeronimo-annotation-1.3-spec-java
 SOURCES := store_service mcp_bridge tests proto/generate.py
 
 .PHONY: help
@@ -79,8 +82,24 @@ proto-check: install ## show that the stubs are current
 	PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/python proto/generate.py "$$folder" && \
 	diff -r -x __pycache__ proto/gen "$$folder" && echo "the stubs are current"
 
+.PHONY: proto-breaking
+proto-breaking: install ## show that clients of the last release can use the API (AGAINST=revision)
+	@$(BIN)/python -m tests.node_tools.buf breaking $(AGAINST)
+
+.PHONY: stubs-tools
+stubs-tools: ## install what the stubs of other languages need, from Debian's packages (as root)
+	@apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -yqq --no-install-recommends $(STUBS_TOOLS) >/dev/null
+
+.PHONY: stubs
+stubs: install ## write stubs for TypeScript, Go and Java into proto/stubs
+	@$(BIN)/python -m tests.polyglot.stubs
+
+.PHONY: stubs-test
+stubs-test: install ## let workers in TypeScript, Go and Java do real tasks
+	@$(BIN)/pytest tests/polyglot $(ARGS)
+
 .PHONY: check
-check: lint typecheck proto-check ## all that needs no services
+check: lint typecheck proto-check proto-breaking ## all that needs no services
 
 .PHONY: bench
 bench: install ## how fast it is, against peers and the machine's limit (BENCH=P1)

@@ -1,0 +1,1 @@
+"""Workers in other languages, made with the stubs that `make stubs` writes."""
