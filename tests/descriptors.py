@@ -3,9 +3,19 @@
 import importlib
 import pkgutil
 from collections.abc import Iterator
+from typing import Final
 
 import taskstore.v1
 from google.protobuf.descriptor import FileDescriptor, MethodDescriptor
+
+READS: Final = frozenset(
+    {
+        *("GetTask", "GetTasks", "ListTasks", "WatchTasks", "ListTaskHistory", "ListCheckpoints", "GetCheckpoint", "GetSignal"),
+        *("LoadInput", "LoadCheckpoints", "WatchLeases"),
+        *("GetTenant", "GetBudget", "ListBudgetFacts", "ListTombstones", "GetTombstone"),
+    }
+)
+"""Methods that write nothing: each is a single read, or several of one."""
 
 
 def files() -> Iterator[FileDescriptor]:

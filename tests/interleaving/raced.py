@@ -65,15 +65,6 @@ ALWAYS: Final = frozenset(tuple(OPERATIONS)[:14])
 TIME: Final = "promote"
 """What no method calls: what time does."""
 
-READS: Final = frozenset(
-    {
-        *("GetTask", "GetTasks", "ListTasks", "WatchTasks", "ListTaskHistory", "ListCheckpoints", "GetCheckpoint", "GetSignal"),
-        *("LoadInput", "LoadCheckpoints", "WatchLeases"),
-        *("GetTenant", "GetBudget", "ListBudgetFacts", "ListTombstones", "GetTombstone"),
-    }
-)
-"""Methods that write nothing: each is a single read, or several of one."""
-
 WRITES: Final = {
     "CreateTask": ("create",),
     "CreateTasks": ("create",),

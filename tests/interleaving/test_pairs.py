@@ -10,8 +10,8 @@ from typing import Final
 
 import pytest
 
-from tests.descriptors import methods
-from tests.interleaving.raced import ALWAYS, OPERATIONS, READS, TIME, WRITES
+from tests.descriptors import READS, methods
+from tests.interleaving.raced import ALWAYS, OPERATIONS, TIME, WRITES
 from tests.interleaving.schedules import Runner, Schedule, schedules_of
 
 ALL: Final = os.environ.get("INTERLEAVING") == "all"

@@ -7,6 +7,10 @@ Every error of every method, and every `google.rpc.Status` of a batch item, carr
 `google.rpc.ErrorInfo` in its details, with `domain` = `taskstore.tenure` and `reason` = one of the names
 below without their prefix, for example `LEASE_LOST`. Messages are for people and may change; reasons do
 not. Where waiting helps, a `google.rpc.RetryInfo` says how long.
+
+Every method may be refused with INVALID_INPUT, STORAGE_UNAVAILABLE and OVERLOADED, and one that writes with
+OUTCOME_UNKNOWN. The comment of a method names the other reasons for which it, or an item of it, may be refused, and there
+are no more. Watches say nothing while the database is away.
 """
 
 from collections import abc as _abc

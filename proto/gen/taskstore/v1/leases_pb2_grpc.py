@@ -155,71 +155,74 @@ class LeaseServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def HeartbeatTask(self, request, context):
-        """Extends one lease, never shortening it, and tells whether the task's end was wished for.
+        """Extends one lease, never shortening it, and tells whether the task's end was wished for. Refused with LEASE_LOST.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def HeartbeatTasks(self, request, context):
-        """Extends up to 500 leases, each with its own outcome, in the order asked.
+        """Extends up to 500 leases, each with its own outcome, in the order asked. Items are refused with LEASE_LOST.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportProgress(self, request, context):
-        """Reports how far a task has come and what it is doing. The last 16 reports are kept.
+        """Reports how far a task has come and what it is doing. The last 16 reports are kept. Refused with LEASE_LOST.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def LoadInput(self, request, context):
-        """Reads the input and the wake of a leased task that LeaseTasks left out for their size.
+        """Reads the input and the wake of a leased task that LeaseTasks left out for their size. Refused with LEASE_LOST.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def LoadCheckpoints(self, request, context):
-        """Reads the checkpoints of a leased task, oldest first.
+        """Reads the checkpoints of a leased task, oldest first. Refused with LEASE_LOST.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AppendCheckpoint(self, request, context):
-        """Appends one checkpoint if its revision is the next one; otherwise REVISION_CONFLICT, also when the same
-        write had been accepted before: load and compare.
+        """Appends one checkpoint if its revision is the next one. Refused with REVISION_CONFLICT otherwise, also when the same
+        write had been accepted before: load and compare. Refused with LEASE_LOST, CHECKPOINT_LIMIT.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AppendCheckpoints(self, request, context):
-        """Appends up to 500 checkpoints, each with its own outcome, in the order asked.
+        """Appends up to 500 checkpoints, each with its own outcome, in the order asked. Items are refused with REVISION_CONFLICT,
+        LEASE_LOST, CHECKPOINT_LIMIT.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CompleteTask(self, request, context):
-        """Ends a task with its result. Repeating the same call is answered as the first time.
+        """Ends a task with its result. Repeating the same call is answered as the first time. Refused with LEASE_LOST,
+        BUDGET_RESERVED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CompleteTasks(self, request, context):
-        """Ends up to 500 tasks with their results, each with its own outcome, in the order asked.
+        """Ends up to 500 tasks with their results, each with its own outcome, in the order asked. Items are refused with
+        LEASE_LOST, BUDGET_RESERVED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CompleteAndLeaseTasks(self, request, context):
-        """Ends tasks with their results and takes the next ones, in one call.
+        """Ends tasks with their results and takes the next ones, in one call. Items are refused with LEASE_LOST, BUDGET_RESERVED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -227,14 +230,15 @@ class LeaseServiceServicer:
 
     def FailTask(self, request, context):
         """Ends a task with an error, or lets it rest and be tried again. Repeating the same call is answered as
-        the first time.
+        the first time. Refused with LEASE_LOST, BUDGET_RESERVED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def FailTasks(self, request, context):
-        """Fails up to 500 tasks, each with its own outcome, in the order asked.
+        """Fails up to 500 tasks, each with its own outcome, in the order asked. Items are refused with LEASE_LOST,
+        BUDGET_RESERVED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -242,7 +246,7 @@ class LeaseServiceServicer:
 
     def ReleaseTask(self, request, context):
         """Gives a task back unfinished, to be taken again after `delay_ms`. Counts neither as crash nor as retry.
-        Repeating the same call is answered as the first time.
+        Repeating the same call is answered as the first time. Refused with LEASE_LOST, BUDGET_RESERVED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -269,8 +273,8 @@ class LeaseServiceServicer:
         """Reserves of the tenant's budget what the task may still use, before the work runs; see BudgetService. Where the task
         holds a reservation already, as after the loss of a worker, it is adopted: what was used of it since is charged, and the
         rest is held on. So the call is safe to repeat, and a worker may call it at any time to have its use so far charged.
-        Refused with LEASE_LOST, BUDGET_NOT_CONFIGURED, BUDGET_DENIED, BUDGET_CONFLICT, BUDGET_EXCEEDED, and INVALID_INPUT where
-        a limit is missing that the tenant's budget asks for.
+        Refused with LEASE_LOST, BUDGET_NOT_CONFIGURED, BUDGET_DENIED, BUDGET_CONFLICT, BUDGET_EXCEEDED; where a limit is missing
+        that the tenant's budget asks for, as any request that breaks a rule.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -278,7 +282,7 @@ class LeaseServiceServicer:
 
     def SettleBudget(self, request, context):
         """Charges what the task has used and gives the rest of its reservation back. To be called before the lease is ended in
-        whatever way: completion, failure, suspension, release and confirmed cancel are refused with BUDGET_RESERVED until then.
+        whatever way: completion, failure, suspension, release and confirmed cancel are not taken until then.
         Repeating the same call is answered as the first time. Refused with LEASE_LOST, BUDGET_NOT_CONFIGURED, BUDGET_CONFLICT,
         BUDGET_EXCEEDED.
         """
@@ -288,7 +292,7 @@ class LeaseServiceServicer:
 
     def ConfirmCancel(self, request, context):
         """Ends a task as CANCELLED, once its worker has stopped the work as its caller wished. Repeating the same
-        call is answered as the first time.
+        call is answered as the first time. Refused with LEASE_LOST, BUDGET_RESERVED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

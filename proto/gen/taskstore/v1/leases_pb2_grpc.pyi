@@ -44,36 +44,44 @@ class LeaseServiceStub:
     among tenants, by priority within one. An empty answer is no error.
     """
     HeartbeatTask: _grpc.UnaryUnaryMultiCallable[_leases_pb2.HeartbeatTaskRequest, _leases_pb2.HeartbeatTaskResponse]
-    """Extends one lease, never shortening it, and tells whether the task's end was wished for."""
+    """Extends one lease, never shortening it, and tells whether the task's end was wished for. Refused with LEASE_LOST."""
     HeartbeatTasks: _grpc.UnaryUnaryMultiCallable[_leases_pb2.HeartbeatTasksRequest, _leases_pb2.HeartbeatTasksResponse]
-    """Extends up to 500 leases, each with its own outcome, in the order asked."""
+    """Extends up to 500 leases, each with its own outcome, in the order asked. Items are refused with LEASE_LOST."""
     ReportProgress: _grpc.UnaryUnaryMultiCallable[_leases_pb2.ReportProgressRequest, _leases_pb2.ReportProgressResponse]
-    """Reports how far a task has come and what it is doing. The last 16 reports are kept."""
+    """Reports how far a task has come and what it is doing. The last 16 reports are kept. Refused with LEASE_LOST."""
     LoadInput: _grpc.UnaryUnaryMultiCallable[_leases_pb2.LoadInputRequest, _leases_pb2.LoadInputResponse]
-    """Reads the input and the wake of a leased task that LeaseTasks left out for their size."""
+    """Reads the input and the wake of a leased task that LeaseTasks left out for their size. Refused with LEASE_LOST."""
     LoadCheckpoints: _grpc.UnaryUnaryMultiCallable[_leases_pb2.LoadCheckpointsRequest, _leases_pb2.LoadCheckpointsResponse]
-    """Reads the checkpoints of a leased task, oldest first."""
+    """Reads the checkpoints of a leased task, oldest first. Refused with LEASE_LOST."""
     AppendCheckpoint: _grpc.UnaryUnaryMultiCallable[_leases_pb2.AppendCheckpointRequest, _leases_pb2.AppendCheckpointResponse]
-    """Appends one checkpoint if its revision is the next one; otherwise REVISION_CONFLICT, also when the same
-    write had been accepted before: load and compare.
+    """Appends one checkpoint if its revision is the next one. Refused with REVISION_CONFLICT otherwise, also when the same
+    write had been accepted before: load and compare. Refused with LEASE_LOST, CHECKPOINT_LIMIT.
     """
     AppendCheckpoints: _grpc.UnaryUnaryMultiCallable[_leases_pb2.AppendCheckpointsRequest, _leases_pb2.AppendCheckpointsResponse]
-    """Appends up to 500 checkpoints, each with its own outcome, in the order asked."""
+    """Appends up to 500 checkpoints, each with its own outcome, in the order asked. Items are refused with REVISION_CONFLICT,
+    LEASE_LOST, CHECKPOINT_LIMIT.
+    """
     CompleteTask: _grpc.UnaryUnaryMultiCallable[_leases_pb2.CompleteTaskRequest, _leases_pb2.CompleteTaskResponse]
-    """Ends a task with its result. Repeating the same call is answered as the first time."""
+    """Ends a task with its result. Repeating the same call is answered as the first time. Refused with LEASE_LOST,
+    BUDGET_RESERVED.
+    """
     CompleteTasks: _grpc.UnaryUnaryMultiCallable[_leases_pb2.CompleteTasksRequest, _leases_pb2.CompleteTasksResponse]
-    """Ends up to 500 tasks with their results, each with its own outcome, in the order asked."""
+    """Ends up to 500 tasks with their results, each with its own outcome, in the order asked. Items are refused with
+    LEASE_LOST, BUDGET_RESERVED.
+    """
     CompleteAndLeaseTasks: _grpc.UnaryUnaryMultiCallable[_leases_pb2.CompleteAndLeaseTasksRequest, _leases_pb2.CompleteAndLeaseTasksResponse]
-    """Ends tasks with their results and takes the next ones, in one call."""
+    """Ends tasks with their results and takes the next ones, in one call. Items are refused with LEASE_LOST, BUDGET_RESERVED."""
     FailTask: _grpc.UnaryUnaryMultiCallable[_leases_pb2.FailTaskRequest, _leases_pb2.FailTaskResponse]
     """Ends a task with an error, or lets it rest and be tried again. Repeating the same call is answered as
-    the first time.
+    the first time. Refused with LEASE_LOST, BUDGET_RESERVED.
     """
     FailTasks: _grpc.UnaryUnaryMultiCallable[_leases_pb2.FailTasksRequest, _leases_pb2.FailTasksResponse]
-    """Fails up to 500 tasks, each with its own outcome, in the order asked."""
+    """Fails up to 500 tasks, each with its own outcome, in the order asked. Items are refused with LEASE_LOST,
+    BUDGET_RESERVED.
+    """
     ReleaseTask: _grpc.UnaryUnaryMultiCallable[_leases_pb2.ReleaseTaskRequest, _leases_pb2.ReleaseTaskResponse]
     """Gives a task back unfinished, to be taken again after `delay_ms`. Counts neither as crash nor as retry.
-    Repeating the same call is answered as the first time.
+    Repeating the same call is answered as the first time. Refused with LEASE_LOST, BUDGET_RESERVED.
     """
     SuspendTask: _grpc.UnaryUnaryMultiCallable[_leases_pb2.SuspendTaskRequest, _leases_pb2.SuspendTaskResponse]
     """Suspends a task until the time, a signal or the caller's answers, and gives its lease back. If what it waits for is
@@ -88,18 +96,18 @@ class LeaseServiceStub:
     """Reserves of the tenant's budget what the task may still use, before the work runs; see BudgetService. Where the task
     holds a reservation already, as after the loss of a worker, it is adopted: what was used of it since is charged, and the
     rest is held on. So the call is safe to repeat, and a worker may call it at any time to have its use so far charged.
-    Refused with LEASE_LOST, BUDGET_NOT_CONFIGURED, BUDGET_DENIED, BUDGET_CONFLICT, BUDGET_EXCEEDED, and INVALID_INPUT where
-    a limit is missing that the tenant's budget asks for.
+    Refused with LEASE_LOST, BUDGET_NOT_CONFIGURED, BUDGET_DENIED, BUDGET_CONFLICT, BUDGET_EXCEEDED; where a limit is missing
+    that the tenant's budget asks for, as any request that breaks a rule.
     """
     SettleBudget: _grpc.UnaryUnaryMultiCallable[_leases_pb2.SettleBudgetRequest, _leases_pb2.SettleBudgetResponse]
     """Charges what the task has used and gives the rest of its reservation back. To be called before the lease is ended in
-    whatever way: completion, failure, suspension, release and confirmed cancel are refused with BUDGET_RESERVED until then.
+    whatever way: completion, failure, suspension, release and confirmed cancel are not taken until then.
     Repeating the same call is answered as the first time. Refused with LEASE_LOST, BUDGET_NOT_CONFIGURED, BUDGET_CONFLICT,
     BUDGET_EXCEEDED.
     """
     ConfirmCancel: _grpc.UnaryUnaryMultiCallable[_leases_pb2.ConfirmCancelRequest, _leases_pb2.ConfirmCancelResponse]
     """Ends a task as CANCELLED, once its worker has stopped the work as its caller wished. Repeating the same
-    call is answered as the first time.
+    call is answered as the first time. Refused with LEASE_LOST, BUDGET_RESERVED.
     """
 
 @_typing.type_check_only
@@ -118,36 +126,44 @@ class LeaseServiceAsyncStub(LeaseServiceStub):
     among tenants, by priority within one. An empty answer is no error.
     """
     HeartbeatTask: _aio.UnaryUnaryMultiCallable[_leases_pb2.HeartbeatTaskRequest, _leases_pb2.HeartbeatTaskResponse]  # type: ignore[assignment]
-    """Extends one lease, never shortening it, and tells whether the task's end was wished for."""
+    """Extends one lease, never shortening it, and tells whether the task's end was wished for. Refused with LEASE_LOST."""
     HeartbeatTasks: _aio.UnaryUnaryMultiCallable[_leases_pb2.HeartbeatTasksRequest, _leases_pb2.HeartbeatTasksResponse]  # type: ignore[assignment]
-    """Extends up to 500 leases, each with its own outcome, in the order asked."""
+    """Extends up to 500 leases, each with its own outcome, in the order asked. Items are refused with LEASE_LOST."""
     ReportProgress: _aio.UnaryUnaryMultiCallable[_leases_pb2.ReportProgressRequest, _leases_pb2.ReportProgressResponse]  # type: ignore[assignment]
-    """Reports how far a task has come and what it is doing. The last 16 reports are kept."""
+    """Reports how far a task has come and what it is doing. The last 16 reports are kept. Refused with LEASE_LOST."""
     LoadInput: _aio.UnaryUnaryMultiCallable[_leases_pb2.LoadInputRequest, _leases_pb2.LoadInputResponse]  # type: ignore[assignment]
-    """Reads the input and the wake of a leased task that LeaseTasks left out for their size."""
+    """Reads the input and the wake of a leased task that LeaseTasks left out for their size. Refused with LEASE_LOST."""
     LoadCheckpoints: _aio.UnaryUnaryMultiCallable[_leases_pb2.LoadCheckpointsRequest, _leases_pb2.LoadCheckpointsResponse]  # type: ignore[assignment]
-    """Reads the checkpoints of a leased task, oldest first."""
+    """Reads the checkpoints of a leased task, oldest first. Refused with LEASE_LOST."""
     AppendCheckpoint: _aio.UnaryUnaryMultiCallable[_leases_pb2.AppendCheckpointRequest, _leases_pb2.AppendCheckpointResponse]  # type: ignore[assignment]
-    """Appends one checkpoint if its revision is the next one; otherwise REVISION_CONFLICT, also when the same
-    write had been accepted before: load and compare.
+    """Appends one checkpoint if its revision is the next one. Refused with REVISION_CONFLICT otherwise, also when the same
+    write had been accepted before: load and compare. Refused with LEASE_LOST, CHECKPOINT_LIMIT.
     """
     AppendCheckpoints: _aio.UnaryUnaryMultiCallable[_leases_pb2.AppendCheckpointsRequest, _leases_pb2.AppendCheckpointsResponse]  # type: ignore[assignment]
-    """Appends up to 500 checkpoints, each with its own outcome, in the order asked."""
+    """Appends up to 500 checkpoints, each with its own outcome, in the order asked. Items are refused with REVISION_CONFLICT,
+    LEASE_LOST, CHECKPOINT_LIMIT.
+    """
     CompleteTask: _aio.UnaryUnaryMultiCallable[_leases_pb2.CompleteTaskRequest, _leases_pb2.CompleteTaskResponse]  # type: ignore[assignment]
-    """Ends a task with its result. Repeating the same call is answered as the first time."""
+    """Ends a task with its result. Repeating the same call is answered as the first time. Refused with LEASE_LOST,
+    BUDGET_RESERVED.
+    """
     CompleteTasks: _aio.UnaryUnaryMultiCallable[_leases_pb2.CompleteTasksRequest, _leases_pb2.CompleteTasksResponse]  # type: ignore[assignment]
-    """Ends up to 500 tasks with their results, each with its own outcome, in the order asked."""
+    """Ends up to 500 tasks with their results, each with its own outcome, in the order asked. Items are refused with
+    LEASE_LOST, BUDGET_RESERVED.
+    """
     CompleteAndLeaseTasks: _aio.UnaryUnaryMultiCallable[_leases_pb2.CompleteAndLeaseTasksRequest, _leases_pb2.CompleteAndLeaseTasksResponse]  # type: ignore[assignment]
-    """Ends tasks with their results and takes the next ones, in one call."""
+    """Ends tasks with their results and takes the next ones, in one call. Items are refused with LEASE_LOST, BUDGET_RESERVED."""
     FailTask: _aio.UnaryUnaryMultiCallable[_leases_pb2.FailTaskRequest, _leases_pb2.FailTaskResponse]  # type: ignore[assignment]
     """Ends a task with an error, or lets it rest and be tried again. Repeating the same call is answered as
-    the first time.
+    the first time. Refused with LEASE_LOST, BUDGET_RESERVED.
     """
     FailTasks: _aio.UnaryUnaryMultiCallable[_leases_pb2.FailTasksRequest, _leases_pb2.FailTasksResponse]  # type: ignore[assignment]
-    """Fails up to 500 tasks, each with its own outcome, in the order asked."""
+    """Fails up to 500 tasks, each with its own outcome, in the order asked. Items are refused with LEASE_LOST,
+    BUDGET_RESERVED.
+    """
     ReleaseTask: _aio.UnaryUnaryMultiCallable[_leases_pb2.ReleaseTaskRequest, _leases_pb2.ReleaseTaskResponse]  # type: ignore[assignment]
     """Gives a task back unfinished, to be taken again after `delay_ms`. Counts neither as crash nor as retry.
-    Repeating the same call is answered as the first time.
+    Repeating the same call is answered as the first time. Refused with LEASE_LOST, BUDGET_RESERVED.
     """
     SuspendTask: _aio.UnaryUnaryMultiCallable[_leases_pb2.SuspendTaskRequest, _leases_pb2.SuspendTaskResponse]  # type: ignore[assignment]
     """Suspends a task until the time, a signal or the caller's answers, and gives its lease back. If what it waits for is
@@ -162,18 +178,18 @@ class LeaseServiceAsyncStub(LeaseServiceStub):
     """Reserves of the tenant's budget what the task may still use, before the work runs; see BudgetService. Where the task
     holds a reservation already, as after the loss of a worker, it is adopted: what was used of it since is charged, and the
     rest is held on. So the call is safe to repeat, and a worker may call it at any time to have its use so far charged.
-    Refused with LEASE_LOST, BUDGET_NOT_CONFIGURED, BUDGET_DENIED, BUDGET_CONFLICT, BUDGET_EXCEEDED, and INVALID_INPUT where
-    a limit is missing that the tenant's budget asks for.
+    Refused with LEASE_LOST, BUDGET_NOT_CONFIGURED, BUDGET_DENIED, BUDGET_CONFLICT, BUDGET_EXCEEDED; where a limit is missing
+    that the tenant's budget asks for, as any request that breaks a rule.
     """
     SettleBudget: _aio.UnaryUnaryMultiCallable[_leases_pb2.SettleBudgetRequest, _leases_pb2.SettleBudgetResponse]  # type: ignore[assignment]
     """Charges what the task has used and gives the rest of its reservation back. To be called before the lease is ended in
-    whatever way: completion, failure, suspension, release and confirmed cancel are refused with BUDGET_RESERVED until then.
+    whatever way: completion, failure, suspension, release and confirmed cancel are not taken until then.
     Repeating the same call is answered as the first time. Refused with LEASE_LOST, BUDGET_NOT_CONFIGURED, BUDGET_CONFLICT,
     BUDGET_EXCEEDED.
     """
     ConfirmCancel: _aio.UnaryUnaryMultiCallable[_leases_pb2.ConfirmCancelRequest, _leases_pb2.ConfirmCancelResponse]  # type: ignore[assignment]
     """Ends a task as CANCELLED, once its worker has stopped the work as its caller wished. Repeating the same
-    call is answered as the first time.
+    call is answered as the first time. Refused with LEASE_LOST, BUDGET_RESERVED.
     """
 
 class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -201,7 +217,7 @@ class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _leases_pb2.HeartbeatTaskRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_leases_pb2.HeartbeatTaskResponse, _abc.Awaitable[_leases_pb2.HeartbeatTaskResponse]]:
-        """Extends one lease, never shortening it, and tells whether the task's end was wished for."""
+        """Extends one lease, never shortening it, and tells whether the task's end was wished for. Refused with LEASE_LOST."""
 
     @_abc_1.abstractmethod
     def HeartbeatTasks(
@@ -209,7 +225,7 @@ class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _leases_pb2.HeartbeatTasksRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_leases_pb2.HeartbeatTasksResponse, _abc.Awaitable[_leases_pb2.HeartbeatTasksResponse]]:
-        """Extends up to 500 leases, each with its own outcome, in the order asked."""
+        """Extends up to 500 leases, each with its own outcome, in the order asked. Items are refused with LEASE_LOST."""
 
     @_abc_1.abstractmethod
     def ReportProgress(
@@ -217,7 +233,7 @@ class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _leases_pb2.ReportProgressRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_leases_pb2.ReportProgressResponse, _abc.Awaitable[_leases_pb2.ReportProgressResponse]]:
-        """Reports how far a task has come and what it is doing. The last 16 reports are kept."""
+        """Reports how far a task has come and what it is doing. The last 16 reports are kept. Refused with LEASE_LOST."""
 
     @_abc_1.abstractmethod
     def LoadInput(
@@ -225,7 +241,7 @@ class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _leases_pb2.LoadInputRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_leases_pb2.LoadInputResponse, _abc.Awaitable[_leases_pb2.LoadInputResponse]]:
-        """Reads the input and the wake of a leased task that LeaseTasks left out for their size."""
+        """Reads the input and the wake of a leased task that LeaseTasks left out for their size. Refused with LEASE_LOST."""
 
     @_abc_1.abstractmethod
     def LoadCheckpoints(
@@ -233,7 +249,7 @@ class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _leases_pb2.LoadCheckpointsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_leases_pb2.LoadCheckpointsResponse, _abc.Awaitable[_leases_pb2.LoadCheckpointsResponse]]:
-        """Reads the checkpoints of a leased task, oldest first."""
+        """Reads the checkpoints of a leased task, oldest first. Refused with LEASE_LOST."""
 
     @_abc_1.abstractmethod
     def AppendCheckpoint(
@@ -241,8 +257,8 @@ class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _leases_pb2.AppendCheckpointRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_leases_pb2.AppendCheckpointResponse, _abc.Awaitable[_leases_pb2.AppendCheckpointResponse]]:
-        """Appends one checkpoint if its revision is the next one; otherwise REVISION_CONFLICT, also when the same
-        write had been accepted before: load and compare.
+        """Appends one checkpoint if its revision is the next one. Refused with REVISION_CONFLICT otherwise, also when the same
+        write had been accepted before: load and compare. Refused with LEASE_LOST, CHECKPOINT_LIMIT.
         """
 
     @_abc_1.abstractmethod
@@ -251,7 +267,9 @@ class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _leases_pb2.AppendCheckpointsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_leases_pb2.AppendCheckpointsResponse, _abc.Awaitable[_leases_pb2.AppendCheckpointsResponse]]:
-        """Appends up to 500 checkpoints, each with its own outcome, in the order asked."""
+        """Appends up to 500 checkpoints, each with its own outcome, in the order asked. Items are refused with REVISION_CONFLICT,
+        LEASE_LOST, CHECKPOINT_LIMIT.
+        """
 
     @_abc_1.abstractmethod
     def CompleteTask(
@@ -259,7 +277,9 @@ class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _leases_pb2.CompleteTaskRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_leases_pb2.CompleteTaskResponse, _abc.Awaitable[_leases_pb2.CompleteTaskResponse]]:
-        """Ends a task with its result. Repeating the same call is answered as the first time."""
+        """Ends a task with its result. Repeating the same call is answered as the first time. Refused with LEASE_LOST,
+        BUDGET_RESERVED.
+        """
 
     @_abc_1.abstractmethod
     def CompleteTasks(
@@ -267,7 +287,9 @@ class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _leases_pb2.CompleteTasksRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_leases_pb2.CompleteTasksResponse, _abc.Awaitable[_leases_pb2.CompleteTasksResponse]]:
-        """Ends up to 500 tasks with their results, each with its own outcome, in the order asked."""
+        """Ends up to 500 tasks with their results, each with its own outcome, in the order asked. Items are refused with
+        LEASE_LOST, BUDGET_RESERVED.
+        """
 
     @_abc_1.abstractmethod
     def CompleteAndLeaseTasks(
@@ -275,7 +297,7 @@ class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _leases_pb2.CompleteAndLeaseTasksRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_leases_pb2.CompleteAndLeaseTasksResponse, _abc.Awaitable[_leases_pb2.CompleteAndLeaseTasksResponse]]:
-        """Ends tasks with their results and takes the next ones, in one call."""
+        """Ends tasks with their results and takes the next ones, in one call. Items are refused with LEASE_LOST, BUDGET_RESERVED."""
 
     @_abc_1.abstractmethod
     def FailTask(
@@ -284,7 +306,7 @@ class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_leases_pb2.FailTaskResponse, _abc.Awaitable[_leases_pb2.FailTaskResponse]]:
         """Ends a task with an error, or lets it rest and be tried again. Repeating the same call is answered as
-        the first time.
+        the first time. Refused with LEASE_LOST, BUDGET_RESERVED.
         """
 
     @_abc_1.abstractmethod
@@ -293,7 +315,9 @@ class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _leases_pb2.FailTasksRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_leases_pb2.FailTasksResponse, _abc.Awaitable[_leases_pb2.FailTasksResponse]]:
-        """Fails up to 500 tasks, each with its own outcome, in the order asked."""
+        """Fails up to 500 tasks, each with its own outcome, in the order asked. Items are refused with LEASE_LOST,
+        BUDGET_RESERVED.
+        """
 
     @_abc_1.abstractmethod
     def ReleaseTask(
@@ -302,7 +326,7 @@ class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_leases_pb2.ReleaseTaskResponse, _abc.Awaitable[_leases_pb2.ReleaseTaskResponse]]:
         """Gives a task back unfinished, to be taken again after `delay_ms`. Counts neither as crash nor as retry.
-        Repeating the same call is answered as the first time.
+        Repeating the same call is answered as the first time. Refused with LEASE_LOST, BUDGET_RESERVED.
         """
 
     @_abc_1.abstractmethod
@@ -335,8 +359,8 @@ class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
         """Reserves of the tenant's budget what the task may still use, before the work runs; see BudgetService. Where the task
         holds a reservation already, as after the loss of a worker, it is adopted: what was used of it since is charged, and the
         rest is held on. So the call is safe to repeat, and a worker may call it at any time to have its use so far charged.
-        Refused with LEASE_LOST, BUDGET_NOT_CONFIGURED, BUDGET_DENIED, BUDGET_CONFLICT, BUDGET_EXCEEDED, and INVALID_INPUT where
-        a limit is missing that the tenant's budget asks for.
+        Refused with LEASE_LOST, BUDGET_NOT_CONFIGURED, BUDGET_DENIED, BUDGET_CONFLICT, BUDGET_EXCEEDED; where a limit is missing
+        that the tenant's budget asks for, as any request that breaks a rule.
         """
 
     @_abc_1.abstractmethod
@@ -346,7 +370,7 @@ class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_leases_pb2.SettleBudgetResponse, _abc.Awaitable[_leases_pb2.SettleBudgetResponse]]:
         """Charges what the task has used and gives the rest of its reservation back. To be called before the lease is ended in
-        whatever way: completion, failure, suspension, release and confirmed cancel are refused with BUDGET_RESERVED until then.
+        whatever way: completion, failure, suspension, release and confirmed cancel are not taken until then.
         Repeating the same call is answered as the first time. Refused with LEASE_LOST, BUDGET_NOT_CONFIGURED, BUDGET_CONFLICT,
         BUDGET_EXCEEDED.
         """
@@ -358,7 +382,7 @@ class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_leases_pb2.ConfirmCancelResponse, _abc.Awaitable[_leases_pb2.ConfirmCancelResponse]]:
         """Ends a task as CANCELLED, once its worker has stopped the work as its caller wished. Repeating the same
-        call is answered as the first time.
+        call is answered as the first time. Refused with LEASE_LOST, BUDGET_RESERVED.
         """
 
 def add_LeaseServiceServicer_to_server(servicer: LeaseServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -124,15 +124,15 @@ class TaskServiceServicer:
 
     def CreateTask(self, request, context):
         """Creates one task. Idempotent by `request_id`: the same id with the same content returns the first task.
-        Answered only after the commit. Refused with INVALID_INPUT, REQUEST_ID_CONFLICT, OUTSTANDING_LIMIT,
-        CREATE_RATE, INPUT_TOO_LARGE.
+        Answered only after the commit. Refused with REQUEST_ID_CONFLICT, OUTSTANDING_LIMIT, CREATE_RATE, INPUT_TOO_LARGE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateTasks(self, request, context):
-        """Creates up to 500 tasks, each with its own outcome, in the order asked.
+        """Creates up to 500 tasks, each with its own outcome, in the order asked. Items are refused with REQUEST_ID_CONFLICT,
+        OUTSTANDING_LIMIT, CREATE_RATE, INPUT_TOO_LARGE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -147,7 +147,8 @@ class TaskServiceServicer:
 
     def GetTasks(self, request, context):
         """Reads up to 500 tasks, each with its own outcome, in the order asked. An answer carries at most 4 MiB of
-        payloads, save that the first item always has its own; items past that are refused with BATCH_FULL.
+        payloads, save that the first item always has its own. Items are refused with TASK_NOT_FOUND, and past that with
+        BATCH_FULL.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -178,9 +179,9 @@ class TaskServiceServicer:
     def WatchTasks(self, request_iterator, context):
         """Sends each task that is watched as it stands, then again whenever it visibly changed, until it has ended. One stream
         serves tasks of any tenants and owners; they are added and removed while it goes on. A task that is not found is
-        told once. A slow reader skips snapshots in between, never the last; the progress reported meanwhile is kept for it,
-        up to 16 reports. When the caller sends no more, the stream ends with the last task. Refused with INVALID_INPUT,
-        OVERLOADED; a server that stops ends it with DRAINING: watch again elsewhere.
+        told once, as refused with TASK_NOT_FOUND. A slow reader skips snapshots in between, never the last; the progress
+        reported meanwhile is kept for it, up to 16 reports. When the caller sends no more, the stream ends with the last task.
+        Refused with DRAINING by a server that stops: watch again elsewhere.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -39,16 +39,18 @@ class TaskServiceStub:
     def __new__(cls, channel: _aio.Channel) -> TaskServiceAsyncStub: ...
     CreateTask: _grpc.UnaryUnaryMultiCallable[_tasks_pb2.CreateTaskRequest, _tasks_pb2.CreateTaskResponse]
     """Creates one task. Idempotent by `request_id`: the same id with the same content returns the first task.
-    Answered only after the commit. Refused with INVALID_INPUT, REQUEST_ID_CONFLICT, OUTSTANDING_LIMIT,
-    CREATE_RATE, INPUT_TOO_LARGE.
+    Answered only after the commit. Refused with REQUEST_ID_CONFLICT, OUTSTANDING_LIMIT, CREATE_RATE, INPUT_TOO_LARGE.
     """
     CreateTasks: _grpc.UnaryUnaryMultiCallable[_tasks_pb2.CreateTasksRequest, _tasks_pb2.CreateTasksResponse]
-    """Creates up to 500 tasks, each with its own outcome, in the order asked."""
+    """Creates up to 500 tasks, each with its own outcome, in the order asked. Items are refused with REQUEST_ID_CONFLICT,
+    OUTSTANDING_LIMIT, CREATE_RATE, INPUT_TOO_LARGE.
+    """
     GetTask: _grpc.UnaryUnaryMultiCallable[_tasks_pb2.GetTaskRequest, _tasks_pb2.GetTaskResponse]
     """Reads one task as it stands. Refused with TASK_NOT_FOUND."""
     GetTasks: _grpc.UnaryUnaryMultiCallable[_tasks_pb2.GetTasksRequest, _tasks_pb2.GetTasksResponse]
     """Reads up to 500 tasks, each with its own outcome, in the order asked. An answer carries at most 4 MiB of
-    payloads, save that the first item always has its own; items past that are refused with BATCH_FULL.
+    payloads, save that the first item always has its own. Items are refused with TASK_NOT_FOUND, and past that with
+    BATCH_FULL.
     """
     ListTasks: _grpc.UnaryUnaryMultiCallable[_tasks_pb2.ListTasksRequest, _tasks_pb2.ListTasksResponse]
     """Lists a tenant's tasks, newest first, for operators."""
@@ -61,9 +63,9 @@ class TaskServiceStub:
     WatchTasks: _grpc.StreamStreamMultiCallable[_tasks_pb2.WatchTasksRequest, _tasks_pb2.WatchTasksResponse]
     """Sends each task that is watched as it stands, then again whenever it visibly changed, until it has ended. One stream
     serves tasks of any tenants and owners; they are added and removed while it goes on. A task that is not found is
-    told once. A slow reader skips snapshots in between, never the last; the progress reported meanwhile is kept for it,
-    up to 16 reports. When the caller sends no more, the stream ends with the last task. Refused with INVALID_INPUT,
-    OVERLOADED; a server that stops ends it with DRAINING: watch again elsewhere.
+    told once, as refused with TASK_NOT_FOUND. A slow reader skips snapshots in between, never the last; the progress
+    reported meanwhile is kept for it, up to 16 reports. When the caller sends no more, the stream ends with the last task.
+    Refused with DRAINING by a server that stops: watch again elsewhere.
     """
     ListTaskHistory: _grpc.UnaryUnaryMultiCallable[_tasks_pb2.ListTaskHistoryRequest, _tasks_pb2.ListTaskHistoryResponse]
     """Reads what happened to a task, oldest first. Refused with TASK_NOT_FOUND."""
@@ -99,16 +101,18 @@ class TaskServiceAsyncStub(TaskServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateTask: _aio.UnaryUnaryMultiCallable[_tasks_pb2.CreateTaskRequest, _tasks_pb2.CreateTaskResponse]  # type: ignore[assignment]
     """Creates one task. Idempotent by `request_id`: the same id with the same content returns the first task.
-    Answered only after the commit. Refused with INVALID_INPUT, REQUEST_ID_CONFLICT, OUTSTANDING_LIMIT,
-    CREATE_RATE, INPUT_TOO_LARGE.
+    Answered only after the commit. Refused with REQUEST_ID_CONFLICT, OUTSTANDING_LIMIT, CREATE_RATE, INPUT_TOO_LARGE.
     """
     CreateTasks: _aio.UnaryUnaryMultiCallable[_tasks_pb2.CreateTasksRequest, _tasks_pb2.CreateTasksResponse]  # type: ignore[assignment]
-    """Creates up to 500 tasks, each with its own outcome, in the order asked."""
+    """Creates up to 500 tasks, each with its own outcome, in the order asked. Items are refused with REQUEST_ID_CONFLICT,
+    OUTSTANDING_LIMIT, CREATE_RATE, INPUT_TOO_LARGE.
+    """
     GetTask: _aio.UnaryUnaryMultiCallable[_tasks_pb2.GetTaskRequest, _tasks_pb2.GetTaskResponse]  # type: ignore[assignment]
     """Reads one task as it stands. Refused with TASK_NOT_FOUND."""
     GetTasks: _aio.UnaryUnaryMultiCallable[_tasks_pb2.GetTasksRequest, _tasks_pb2.GetTasksResponse]  # type: ignore[assignment]
     """Reads up to 500 tasks, each with its own outcome, in the order asked. An answer carries at most 4 MiB of
-    payloads, save that the first item always has its own; items past that are refused with BATCH_FULL.
+    payloads, save that the first item always has its own. Items are refused with TASK_NOT_FOUND, and past that with
+    BATCH_FULL.
     """
     ListTasks: _aio.UnaryUnaryMultiCallable[_tasks_pb2.ListTasksRequest, _tasks_pb2.ListTasksResponse]  # type: ignore[assignment]
     """Lists a tenant's tasks, newest first, for operators."""
@@ -121,9 +125,9 @@ class TaskServiceAsyncStub(TaskServiceStub):
     WatchTasks: _aio.StreamStreamMultiCallable[_tasks_pb2.WatchTasksRequest, _tasks_pb2.WatchTasksResponse]  # type: ignore[assignment]
     """Sends each task that is watched as it stands, then again whenever it visibly changed, until it has ended. One stream
     serves tasks of any tenants and owners; they are added and removed while it goes on. A task that is not found is
-    told once. A slow reader skips snapshots in between, never the last; the progress reported meanwhile is kept for it,
-    up to 16 reports. When the caller sends no more, the stream ends with the last task. Refused with INVALID_INPUT,
-    OVERLOADED; a server that stops ends it with DRAINING: watch again elsewhere.
+    told once, as refused with TASK_NOT_FOUND. A slow reader skips snapshots in between, never the last; the progress
+    reported meanwhile is kept for it, up to 16 reports. When the caller sends no more, the stream ends with the last task.
+    Refused with DRAINING by a server that stops: watch again elsewhere.
     """
     ListTaskHistory: _aio.UnaryUnaryMultiCallable[_tasks_pb2.ListTaskHistoryRequest, _tasks_pb2.ListTaskHistoryResponse]  # type: ignore[assignment]
     """Reads what happened to a task, oldest first. Refused with TASK_NOT_FOUND."""
@@ -162,8 +166,7 @@ class TaskServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_tasks_pb2.CreateTaskResponse, _abc.Awaitable[_tasks_pb2.CreateTaskResponse]]:
         """Creates one task. Idempotent by `request_id`: the same id with the same content returns the first task.
-        Answered only after the commit. Refused with INVALID_INPUT, REQUEST_ID_CONFLICT, OUTSTANDING_LIMIT,
-        CREATE_RATE, INPUT_TOO_LARGE.
+        Answered only after the commit. Refused with REQUEST_ID_CONFLICT, OUTSTANDING_LIMIT, CREATE_RATE, INPUT_TOO_LARGE.
         """
 
     @_abc_1.abstractmethod
@@ -172,7 +175,9 @@ class TaskServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _tasks_pb2.CreateTasksRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_tasks_pb2.CreateTasksResponse, _abc.Awaitable[_tasks_pb2.CreateTasksResponse]]:
-        """Creates up to 500 tasks, each with its own outcome, in the order asked."""
+        """Creates up to 500 tasks, each with its own outcome, in the order asked. Items are refused with REQUEST_ID_CONFLICT,
+        OUTSTANDING_LIMIT, CREATE_RATE, INPUT_TOO_LARGE.
+        """
 
     @_abc_1.abstractmethod
     def GetTask(
@@ -189,7 +194,8 @@ class TaskServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_tasks_pb2.GetTasksResponse, _abc.Awaitable[_tasks_pb2.GetTasksResponse]]:
         """Reads up to 500 tasks, each with its own outcome, in the order asked. An answer carries at most 4 MiB of
-        payloads, save that the first item always has its own; items past that are refused with BATCH_FULL.
+        payloads, save that the first item always has its own. Items are refused with TASK_NOT_FOUND, and past that with
+        BATCH_FULL.
         """
 
     @_abc_1.abstractmethod
@@ -226,9 +232,9 @@ class TaskServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_tasks_pb2.WatchTasksResponse], _abc.AsyncIterator[_tasks_pb2.WatchTasksResponse]]:
         """Sends each task that is watched as it stands, then again whenever it visibly changed, until it has ended. One stream
         serves tasks of any tenants and owners; they are added and removed while it goes on. A task that is not found is
-        told once. A slow reader skips snapshots in between, never the last; the progress reported meanwhile is kept for it,
-        up to 16 reports. When the caller sends no more, the stream ends with the last task. Refused with INVALID_INPUT,
-        OVERLOADED; a server that stops ends it with DRAINING: watch again elsewhere.
+        told once, as refused with TASK_NOT_FOUND. A slow reader skips snapshots in between, never the last; the progress
+        reported meanwhile is kept for it, up to 16 reports. When the caller sends no more, the stream ends with the last task.
+        Refused with DRAINING by a server that stops: watch again elsewhere.
         """
 
     @_abc_1.abstractmethod
