@@ -92,7 +92,7 @@ def detailed_task_members(task: types_pb2.Task) -> bytes:
         return results.join(_fields(task), inputRequests=input_requests(questions))
     match task.WhichOneof("outcome"):
         case "result":
-            return results.join(_fields(task), result=tool_result(task))
+            return results.join(_fields(task), result=results.inlined(tool_result(task)))
         case "error":
             return results.join(_fields(task), error=msgspec.json.encode(_error(task.error)))
         case _:

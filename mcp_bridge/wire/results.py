@@ -11,7 +11,8 @@ from mcp_bridge.wire.mcp import SERVER_INFO
 
 _SPACE: Final = b" \t\r\n"
 _OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_RESERVED: Final = (b'"_meta"', b'"resultType"', b"\\u")
+_RESULT_TYPE: Final = (b'"resultType"', b"\\u")
+_RESERVED: Final = (b'"_meta"', *_RESULT_TYPE)
 _CONTENT_FIRST: Final = b'{"content":['
 
 
@@ -85,6 +86,19 @@ def as_legacy_tool_result(data: bytes) -> bytes:
     if (content := members.get("structuredContent")) is not None and bytes(content)[:1] != b"{":
         del members["structuredContent"]
     return msgspec.json.encode(members)
+
+
+def inlined(tool_result: bytes) -> bytes:
+    """A `CallToolResult` within its task: byte for byte, with the `resultType` that its call would have been answered with.
+
+    Only one that names `resultType` itself is taken apart, as no name may stand twice. Source: the Tasks extension, task
+    execution errors.
+    """
+    if any(name in tool_result for name in _RESULT_TYPE):
+        members = _OBJECT.decode(tool_result)
+        members.pop("resultType", None)
+        tool_result = msgspec.json.encode(members)
+    return b'{"resultType":"complete",' + _members(tool_result) + b"}"
 
 
 def tool_error(text: str) -> bytes:

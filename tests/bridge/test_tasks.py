@@ -30,7 +30,8 @@ async def test_a_task_is_read_as_it_stands_at_that_moment(client: Client, fake: 
     fake.now_ms += 60_000
     await fake.complete(task_id, b'{"content":[],"isError":true}')
     result = (await client.task("get", task_id)).result
-    assert (result["status"], result["result"]) == ("completed", {"content": [], "isError": True})
+    outcome = {"resultType": "complete", "content": [], "isError": True}
+    assert (result["status"], result["result"]) == ("completed", outcome)
     assert result["ttlMs"] == 60_000 + 7_200_000
 
 
@@ -38,7 +39,7 @@ async def test_a_result_comes_back_byte_for_byte(client: Client, fake: FakeTaskS
     task_id = await create(client)
     handed_over = b'{"content":[],"structuredContent":{"z":12345678901234567890123,"a":"\\u0000\\/","a2":1.0}}'
     await fake.complete(task_id, handed_over)
-    assert b'"result":' + handed_over + b"}" in (await client.task("get", task_id)).body
+    assert b'"result":{"resultType":"complete",' + handed_over[1:] + b"}" in (await client.task("get", task_id)).body
 
 
 async def test_a_failed_task_has_its_error_inside(client: Client, fake: FakeTaskStore) -> None:

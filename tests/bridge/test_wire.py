@@ -13,7 +13,7 @@ from mcp_bridge.wire.digests import call_digest, request_id
 from mcp_bridge.wire.failures import STATUSES, Failure
 from mcp_bridge.wire.headers import Form, Headers, check_content, check_name, check_params, choose_form
 from mcp_bridge.wire.jsonrpc import Notification, Request, read_message, result_answer
-from mcp_bridge.wire.results import Results, as_tool_result
+from mcp_bridge.wire.results import Results, as_tool_result, inlined
 from mcp_bridge.wire.sse import event
 
 RESULTS = Results(name="tenure", version="1")
@@ -265,6 +265,12 @@ def test_a_tool_result_with_meta_of_its_own_keeps_it_and_no_name_stands_twice() 
     assert json.loads(written) == {"resultType": "complete", "_meta": {"a": 1, **INFO}, "content": [], "n": 1.0}
     assert written.count(b"meta") == 1
     assert b'"n":1.0' in written
+
+
+def test_a_result_within_a_task_says_that_it_is_complete_and_no_name_stands_twice() -> None:
+    assert inlined(b' {"content": [],"n":1.0} ') == b'{"resultType":"complete","content": [],"n":1.0}'
+    for name in (b'"resultType"', b'"result\\u0054ype"'):
+        assert inlined(b'{"content":[],' + name + b':"task"}') == b'{"resultType":"complete","content":[]}'
 
 
 @pytest.mark.parametrize("name", ["resultType", "_meta"])
