@@ -114,5 +114,6 @@ profile: install ## where the time goes: stacks of bridge, store and worker unde
 	@$(BIN)/python -m tests.benchmarks --quick --profile $(BENCH)
 
 .PHONY: conformance
-conformance: install ## run the official MCP suite against a running pair
+conformance: install ## run the official MCP suite against a running pair (ARGS=scenario), and against our client
 	@$(BIN)/python -m tests.conformance.suite $(ARGS)
+	@$(if $(ARGS),,$(BIN)/python -m tests.conformance.client_suite)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from tests.conformance.suite import GRACE_SECONDS, MODERN, Check, Outcome, Scenario, judge, report
+from tests.conformance.suite import GRACE_SECONDS, MODERN, Check, Outcome, Scenario, judge, report, say, summary
 from tests.node_tools.installation import Installation, InstallationError, default_folder, install, run
 from tests.pair import ROOT
 
@@ -61,9 +61,9 @@ async def run_client_suite(scenarios: Sequence[Scenario], *, folder: Path) -> bo
     outcomes = []
     for scenario in scenarios:
         outcomes.append(await run_client_scenario(installation, scenario))
-        sys.stdout.write(report(outcomes[-1]) + "\n")
-        sys.stdout.flush()
-    return all(outcome.green for outcome in outcomes)
+        say(report(outcomes[-1]))
+    say(summary(outcomes, "client scenarios"))
+    return bool(outcomes) and all(outcome.green for outcome in outcomes)
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""The official suite's client scenarios are green, each, and a client that does nothing is red."""
+"""The runner of the suite's client scenarios cannot be green by mistake. `make conformance` runs the scenarios."""
 
 from pathlib import Path
 
@@ -7,14 +7,7 @@ import pytest
 from tests.conformance import client_suite
 from tests.conformance.client_driver import SCENARIOS
 from tests.conformance.client_suite import EXPECTED_GREEN, run_client_scenario
-from tests.conformance.suite import Scenario, report
 from tests.node_tools.installation import default_folder, install
-
-
-@pytest.mark.parametrize("scenario", EXPECTED_GREEN, ids=lambda scenario: scenario.name)
-async def test_the_client_passes(scenario: Scenario) -> None:
-    outcome = await run_client_scenario(await install(default_folder()), scenario)
-    assert outcome.green, report(outcome)
 
 
 async def test_a_client_that_does_nothing_is_red(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

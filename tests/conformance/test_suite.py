@@ -4,9 +4,12 @@ import asyncio
 from pathlib import Path
 
 import pytest
+import yaml
 
+from tests.conformance import client_suite
 from tests.conformance.suite import (
     EXPECTED_GREEN,
+    LEFT_OUT,
     MODERN,
     Check,
     Scenario,
@@ -15,7 +18,7 @@ from tests.conformance.suite import (
     run_scenario,
     scenario_named,
 )
-from tests.node_tools.installation import default_folder, install
+from tests.node_tools.installation import InstallationError, default_folder, install
 
 PASSED = Check(id="a", status="SUCCESS")
 NOWHERE = "http://127.0.0.1:9/mcp"
@@ -36,6 +39,30 @@ def test_only_a_named_check_may_be_skipped(status: str) -> None:
     assert not judge(scenario, [PASSED, Check(id="c", status=status)]).green
     assert not judge(scenario, [PASSED, Check(id="b", status="WARNING")]).green
     assert not judge(scenario, [skipped]).green
+
+
+def test_a_check_of_what_is_not_served_may_fail_by_method_not_found_alone() -> None:
+    scenario = Scenario(name="any", not_served=frozenset({"b"}))
+    unknown = Check(id="b", status="FAILURE", error_message="prompts/list returned JSON-RPC error -32601: Method not found")
+    assert judge(scenario, [PASSED, unknown]).green
+    assert not judge(Scenario(name="any"), [PASSED, unknown]).green
+    assert not judge(scenario, [PASSED, Check(id="b", status="FAILURE", error_message="timed out")]).green
+    assert not judge(scenario, [unknown]).green
+
+
+async def test_every_scenario_of_the_revision_is_run_or_left_out_for_a_reason() -> None:
+    """But for those of the client that are about authorization servers, which it knows nothing of."""
+    suite = (await install(default_folder())).suite.parents[1]
+    required = yaml.safe_load((suite / "requirements" / f"{MODERN}.yaml").read_text())
+
+    def named(leg: str) -> set[str]:
+        beside = (entry["scenario"] for entry in required["not_scored"] if entry["leg"] == leg)
+        return {name for name in (*required[leg], *beside) if not name.startswith("auth/")}
+
+    run = {scenario.name for scenario in EXPECTED_GREEN if scenario.revision in (None, MODERN)}
+    assert named("server") == run | set(LEFT_OUT)
+    assert not run & set(LEFT_OUT)
+    assert named("client") == {scenario.name for scenario in client_suite.EXPECTED_GREEN}
 
 
 def test_a_scenario_without_checks_is_red() -> None:
@@ -81,6 +108,14 @@ def test_the_suite_itself_is_red_when_it_skips_and_when_nobody_answers() -> None
     problem, refusal = asyncio.run(run_both())
     assert "SKIPPED" in problem
     assert "tools-list: Failed: fetch failed" in refusal
+
+
+async def test_tools_that_cannot_be_installed_say_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("npm_config_registry", "http://127.0.0.1:9/")
+    monkeypatch.setenv("npm_config_cache", str(tmp_path / "cache"))
+    monkeypatch.setenv("npm_config_fetch_retries", "0")
+    with pytest.raises(InstallationError, match=r"could not install the tools .* check that the npm registry is reached"):
+        await install(tmp_path / "tools")
 
 
 def test_the_lock_names_no_registry() -> None:
