@@ -126,6 +126,11 @@ class Pair:
         """Where MCP is spoken."""
         return f"http://127.0.0.1:{self._mcp_port}/mcp"
 
+    @property
+    def admin_url(self) -> str:
+        """Where the bridge's probes and figures are."""
+        return f"http://127.0.0.1:{self._bridge_admin_port}"
+
     def start(self) -> None:
         """Starts Postgres, brings the schema up to date, starts the store and the bridge."""
         self.postgres.start()

@@ -47,6 +47,11 @@ class Installation:
         """The entry point of buf, which lints `proto/`."""
         return self.packages / "@bufbuild" / "buf" / "bin" / "buf"
 
+    @property
+    def inspector(self) -> Path:
+        """The entry point of the MCP Inspector."""
+        return self.packages / "@modelcontextprotocol" / "inspector" / "clients" / "launcher" / "build" / "index.js"
+
     def command(self, entry: Path, *arguments: str) -> tuple[str, ...]:
         """Returns the words that run an entry point with `arguments`."""
         return (str(self.node), str(entry), *arguments)

@@ -14,7 +14,7 @@ FIXTURE_ROUTES = TESTS / "conformance" / "fixtures" / "routes.yaml"
 FIXTURE_WORKER = "tests.conformance.fixtures.worker"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def fixture_pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     """A pair with the tools of the conformance suite and a worker that runs them."""
     with Pair(tmp_path_factory.mktemp("pair"), routes=FIXTURE_ROUTES, durable=False) as pair:
