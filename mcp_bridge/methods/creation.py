@@ -1,6 +1,5 @@
 """What a tool call becomes: checked, named by its key, and made a task of the store. Source: contract, sections 4 and 10.4."""
 
-import re
 from typing import Final
 
 from taskstore.v1 import tasks_pb2, types_pb2
@@ -14,19 +13,18 @@ from mcp_bridge.wire.failures import invalid_params
 from mcp_bridge.wire.mcp import IDEMPOTENCY_KEY, PREFLIGHT, ToolCall
 from mcp_bridge.wire.results import tool_error
 from mcp_bridge.wire.state import RequestState
+from mcp_bridge.wire.trace import read_trace
 from store_service.client import TaskStore
 
 ARGUMENTS_BYTES: Final = 1024 * 1024
 KEY_BYTES: Final = 256
-
-_TRACE_PARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 async def create_task(
     store: TaskStore, call: Call, route: Route, wanted: ToolCall, state: RequestState, *, abandon_after_ms: int
 ) -> tasks_pb2.CreateTaskResponse:
     """Creates the task of a call, or finds the one that the same call created before."""
-    caller = call.caller
+    caller, trace = call.caller, read_trace(call.meta.members, call.headers)
     created = await store.create_task(
         tasks_pb2.CreateTaskRequest(
             tenant_id=caller.tenant,
@@ -42,7 +40,9 @@ async def create_task(
                 ttl_ms=route.ttl_ms,
                 poll_interval_ms=route.poll_interval_ms,
                 execution_deadline_ms=route.execution_deadline_ms,
-                trace_parent=_trace_parent(call),
+                trace_parent=trace.parent,
+                trace_state=trace.state,
+                baggage=trace.baggage,
             ),
             priority=route.priority,
             input=types_pb2.Payload(data=task_input(wanted, state)),
@@ -95,9 +95,3 @@ def read_key(call: Call) -> str | None:
 def _unquoted(text: str) -> str:
     """The header's value; it is a quoted string in the draft that defines it, and bare in much that is deployed."""
     return text[1:-1] if len(text) > 1 and text[0] == text[-1] == '"' else text
-
-
-def _trace_parent(call: Call) -> str:
-    """The W3C trace context of the call, if it has a well-formed one; `_meta` before the header."""
-    given = [call.meta.members.get("traceparent"), *call.headers.all("traceparent")]
-    return next((text for text in given if isinstance(text, str) and _TRACE_PARENT.fullmatch(text)), "")

@@ -65,6 +65,14 @@ class TaskFacts:
         return self._leased.contract
 
     @property
+    def trace_context(self) -> dict[str, str]:
+        """The trace context of the call that created the task: `traceparent`, `tracestate` and `baggage`, as far as it had
+        them, for `opentelemetry.propagate.extract`. Its caller wrote it: good for telemetry, and to decide nothing."""
+        contract = self._leased.contract
+        carrier = {"traceparent": contract.trace_parent, "tracestate": contract.trace_state, "baggage": contract.baggage}
+        return {name: value for name, value in carrier.items() if value}
+
+    @property
     def cancelled(self) -> bool:
         """Whether the run shall stop: its caller wished it, its lease was lost, or the worker shuts down."""
         return self._held.stop_wished.is_set()

@@ -5,8 +5,8 @@
 -- visit, $9 whether to wait for the first tenant, $10 most bytes of contracts and inputs
 SELECT tenant_id, task_id, token, epoch, expires_at, attempts, crashes, retries, checkpoints, cancel_requested, deadline_at, tool,
        workflow, version, issuer, subject, client_capabilities, output_schema, ttl_ms, poll_interval_ms, execution_deadline_ms,
-       trace_parent, media_type, input, created_at, wake, wake_step, signal_id, signal_name, signal_media_type, signal_data,
-       input_keys, input_responses, fits
+       trace_parent, trace_state, baggage, media_type, input, created_at, wake, wake_step, signal_id, signal_name,
+       signal_media_type, signal_data, input_keys, input_responses, fits
 FROM tenure.claim_tasks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 
 -- name: heartbeat_tasks

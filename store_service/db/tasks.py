@@ -58,6 +58,8 @@ class TaskRows:
             [contract.poll_interval_ms for contract in contracts],
             [contract.execution_deadline_ms for contract in contracts],
             [contract.trace_parent for contract in contracts],
+            [contract.trace_state for contract in contracts],
+            [contract.baggage for contract in contracts],
             [item.priority for item in new],
             [item.input.media_type for item in new],
             [item.input.data for item in new],
@@ -168,6 +170,8 @@ def contract_of(row: asyncpg.Record) -> TaskContract:
         poll_interval_ms=row["poll_interval_ms"],
         execution_deadline_ms=row["execution_deadline_ms"],
         trace_parent=row["trace_parent"],
+        trace_state=row["trace_state"],
+        baggage=row["baggage"],
     )
 
 

@@ -2,10 +2,12 @@
 
 -- name: create_tasks
 -- $1 tenant, $2 task, $3 request, $4 digest, $5 tool, $6 workflow, $7 version, $8 issuer, $9 subject, $10 capabilities,
--- $11 output schema, $12 ttl ms, $13 poll ms, $14 deadline ms, $15 trace, $16 priority, $17 media type, $18 input,
--- $19 abandon ms: arrays, one element an item; $20 item, $21 key, $22 response: arrays, one element an early answer
+-- $11 output schema, $12 ttl ms, $13 poll ms, $14 deadline ms, $15 trace parent, $16 trace state, $17 baggage, $18 priority,
+-- $19 media type, $20 input, $21 abandon ms: arrays, one element an item; $22 item, $23 key, $24 response: arrays, one element
+-- an early answer
 SELECT ordinal, outcome, task_id, created_at, opened
-FROM tenure.create_tasks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22)
+FROM tenure.create_tasks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23,
+                         $24)
 ORDER BY ordinal
 
 -- name: get_tasks
@@ -15,7 +17,8 @@ ORDER BY ordinal
 SELECT f.ordinal, f.tenant_id, f.task_id, f.tool, f.workflow, f.version, f.issuer, f.subject,
        CASE WHEN f.fits THEN f.client_capabilities END AS client_capabilities,
        CASE WHEN f.fits THEN f.output_schema END AS output_schema,
-       f.ttl_ms, f.poll_interval_ms, f.execution_deadline_ms, f.trace_parent, f.priority, f.created_at, f.state, f.changed_at,
+       f.ttl_ms, f.poll_interval_ms, f.execution_deadline_ms, f.trace_parent, f.trace_state,
+       CASE WHEN f.fits THEN f.baggage END AS baggage, f.priority, f.created_at, f.state, f.changed_at,
        f.ended_at, f.change, f.cancel_requested, f.attempts, f.crashes, f.retries, f.checkpoints, f.worker_id, f.token,
        f.expires_at, f.sequences, f.vals, f.totals, f.messages, f.input_media_type,
        CASE WHEN f.fits AND f.view >= 3 THEN f.input END AS input,
@@ -25,14 +28,15 @@ SELECT f.ordinal, f.tenant_id, f.task_id, f.tool, f.workflow, f.version, f.issue
        f.keys, f.methods, f.asked_at, CASE WHEN f.fits THEN f.params END AS params
 FROM (
   SELECT u.ordinal, u.view, t.tenant_id, t.task_id, t.tool, t.workflow, t.version, t.issuer, t.subject, t.client_capabilities,
-         t.output_schema, t.ttl_ms, t.poll_interval_ms, t.execution_deadline_ms, t.trace_parent, t.priority, t.created_at,
+         t.output_schema, t.ttl_ms, t.poll_interval_ms, t.execution_deadline_ms, t.trace_parent, t.trace_state,
+         t.baggage, t.priority, t.created_at,
          s.state, s.changed_at, s.ended_at, s.change, s.cancel_requested_at IS NOT NULL AS cancel_requested, s.attempts,
          s.crashes, s.retries, s.checkpoints, s.worker_id, s.token, s.expires_at, p.sequences, p.vals, p.totals, p.messages,
          t.media_type AS input_media_type, t.input, o.media_type, o.data, o.error_code, o.error_message, o.error_reason,
          t.forked_from, t.forked_checkpoints, w.step AS wait_step, w.kind AS wait_kind, w.until AS wait_until, w.signal_name,
          q.keys, q.methods, q.asked_at, q.params,
          u.ordinal = 1 OR sum(
-           octet_length(concat(t.tool, t.workflow, t.issuer, t.subject, t.trace_parent, o.error_message))
+           octet_length(concat(t.tool, t.workflow, t.issuer, t.subject, t.trace_parent, t.trace_state, t.baggage, o.error_message))
            + octet_length(t.client_capabilities) + octet_length(t.output_schema) + coalesce(octet_length(o.data), 0)
            + coalesce(p.bytes, 0) + coalesce(q.bytes, 0)
            + CASE WHEN u.view >= 3 THEN octet_length(t.input) ELSE 0 END) OVER (ORDER BY u.ordinal) <= $7 AS fits

@@ -32,6 +32,8 @@ class TaskContract:
     poll_interval_ms: int
     execution_deadline_ms: int
     trace_parent: str
+    trace_state: str
+    baggage: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

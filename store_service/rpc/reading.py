@@ -133,6 +133,8 @@ def _read_contract(message: types_pb2.TaskContract) -> TaskContract:
         ),
         execution_deadline_ms=check_range(field + "execution_deadline_ms", message.execution_deadline_ms, limits.DEADLINE_MS),
         trace_parent=check_text(field + "trace_parent", message.trace_parent, most_bytes=512, blank=True),
+        trace_state=check_text(field + "trace_state", message.trace_state, most_bytes=512, blank=True),
+        baggage=check_text(field + "baggage", message.baggage, most_bytes=8192, blank=True),
     )
 
 

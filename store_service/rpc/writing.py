@@ -55,6 +55,8 @@ def to_contract(value: TaskContract) -> types_pb2.TaskContract:
         poll_interval_ms=value.poll_interval_ms,
         execution_deadline_ms=value.execution_deadline_ms,
         trace_parent=value.trace_parent,
+        trace_state=value.trace_state,
+        baggage=value.baggage,
     )
 
 

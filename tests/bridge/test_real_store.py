@@ -29,6 +29,7 @@ tenants:
       - {name: echo, workflow: echo, task: optional, ttl: 2h, input_schema: {type: object}}
       - {name: echo_soon, workflow: echo, task: optional, inline_wait: 2s, input_schema: {type: object}}
       - {name: refuse, workflow: refuse, task: optional, input_schema: {type: object}}
+      - {name: trace, workflow: trace, task: never, input_schema: {type: object}}
       - {name: nobody, workflow: nobody, task: optional, call_timeout: 1d, disconnect_grace: 5s, input_schema: {type: object}}
       - {name: hasty, workflow: nobody, task: never, call_timeout: 10ms, max_detaches: 0, input_schema: {type: object}}
 """
@@ -64,6 +65,10 @@ async def worker(store: Stubs) -> AsyncIterator[Worker]:
     @running.workflow("refuse", version=1)
     async def refuse(_: Context, _args: dict[str, Any]) -> dict[str, Any]:
         raise ProtocolError(-32603, "I will not")
+
+    @running.workflow("trace", version=1)
+    async def trace(ctx: Context, _args: dict[str, Any]) -> dict[str, Any]:
+        return {"content": [], "structuredContent": ctx.trace_context}
 
     async with running:
         yield running
@@ -112,6 +117,13 @@ async def test_a_failed_task_is_shown_with_its_error(user: Client, store: Stubs)
 async def test_short_work_is_answered_within_the_inline_wait(user: Client) -> None:
     result = (await user.call("echo_soon", {"a": 1}, tasks=True)).result
     assert (result["resultType"], result["structuredContent"]) == ("complete", {"a": 1})
+
+
+@pytest.mark.usefixtures("worker")
+async def test_the_trace_context_of_a_call_reaches_its_worker(user: Client) -> None:
+    sent = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01", "tracestate": "t=1", "baggage": "user=" + "x" * 8000}
+    assert (await user.call("trace", meta_members=sent)).result["structuredContent"] == sent
+    assert (await user.call("trace", meta_members={"tracestate": "t=1"})).result["structuredContent"] == {}
 
 
 async def test_a_mebibyte_of_arguments_reaches_the_store_byte_for_byte(user: Client, store: Stubs) -> None:

@@ -81,6 +81,8 @@ async def create(session: Session, target: Target, *, ttl_ms: int = DAY_MS) -> l
         poll_interval_ms=1_000,
         execution_deadline_ms=0,
         trace_parent="",
+        trace_state="",
+        baggage="",
     )
     new = NewTask(
         tenant_id=target.tenant,

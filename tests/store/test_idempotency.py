@@ -84,7 +84,7 @@ async def test_a_creation_with_other_content_conflicts_and_tells_nothing_of_the_
 async def test_the_trace_of_a_repetition_may_differ(store: Stubs) -> None:
     request = new_task()
     first = await store.tasks.CreateTask(request)
-    request.contract.trace_parent = "00-ab-cd-01"
+    request.contract.trace_parent, request.contract.trace_state, request.contract.baggage = "00-ab-cd-01", "a=1", "b=2"
     again = await store.tasks.CreateTask(request)
     assert (again.replayed, again.task.task_id) == (True, first.task.task_id)
 

@@ -104,6 +104,8 @@ async def test_the_fields_of_a_creation(store: Stubs, database: asyncpg.Connecti
         ("contract.owner.issuer", "owner.issuer", texts_refused(512), texts_taken(512)),
         ("contract.owner.subject", "owner.subject", texts_refused(512), texts_taken(512)),
         ("contract.trace_parent", "contract.trace_parent", texts_refused(512, blank=True), texts_taken(512, blank=True)),
+        ("contract.trace_state", "contract.trace_state", texts_refused(512, blank=True), texts_taken(512, blank=True)),
+        ("contract.baggage", "contract.baggage", texts_refused(8192, blank=True), texts_taken(8192, blank=True)),
         ("input.media_type", "input.media_type", texts_refused(128)[:3], ("", "text/plain", "a" * 128)),
     ]
     numbers: list[Bound] = [

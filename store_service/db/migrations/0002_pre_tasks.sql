@@ -17,6 +17,8 @@ CREATE TABLE tenure.task (
   poll_interval_ms      bigint NOT NULL,
   execution_deadline_ms bigint NOT NULL,
   trace_parent          text   NOT NULL,
+  trace_state           text   NOT NULL,
+  baggage               text   NOT NULL,
   priority              int    NOT NULL,
   media_type            text   NOT NULL,
   input                 bytea  NOT NULL,
@@ -95,8 +97,8 @@ CREATE TABLE tenure.history (
 CREATE FUNCTION tenure.create_tasks(
   p_tenant text[], p_task uuid[], p_request text[], p_digest bytea[], p_tool text[], p_workflow text[], p_version int[],
   p_issuer text[], p_subject text[], p_capabilities bytea[], p_schema bytea[], p_ttl_ms bigint[], p_poll_ms bigint[],
-  p_deadline_ms bigint[], p_trace text[], p_priority int[], p_media text[], p_input bytea[], p_abandon_ms bigint[],
-  p_e_item bigint[], p_e_key text[], p_e_response bytea[]
+  p_deadline_ms bigint[], p_trace text[], p_trace_state text[], p_baggage text[], p_priority int[], p_media text[],
+  p_input bytea[], p_abandon_ms bigint[], p_e_item bigint[], p_e_key text[], p_e_response bytea[]
 ) RETURNS TABLE (ordinal bigint, outcome text, task_id uuid, created_at timestamptz, opened text[])
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -138,10 +140,10 @@ BEGIN
   ), cold AS (
     INSERT INTO task (tenant_id, task_id, request_id, request_digest, tool, workflow, version, issuer, subject,
                       client_capabilities, output_schema, ttl_ms, poll_interval_ms, execution_deadline_ms, trace_parent,
-                      priority, media_type, input, created_at)
+                      trace_state, baggage, priority, media_type, input, created_at)
     SELECT p_tenant[o], p_task[o], p_request[o], p_digest[o], p_tool[o], p_workflow[o], p_version[o], p_issuer[o], p_subject[o],
-           p_capabilities[o], p_schema[o], p_ttl_ms[o], p_poll_ms[o], p_deadline_ms[o], p_trace[o], p_priority[o], p_media[o],
-           p_input[o], v_now
+           p_capabilities[o], p_schema[o], p_ttl_ms[o], p_poll_ms[o], p_deadline_ms[o], p_trace[o],
+           p_trace_state[o], p_baggage[o], p_priority[o], p_media[o], p_input[o], v_now
     FROM new
   ), hot AS (
     INSERT INTO task_state (tenant_id, task_id, workflow, version, priority, state, ready, ready_at, check_at, deadline_at,

@@ -22,7 +22,7 @@ CREATE FUNCTION tenure.claim_tasks(
   tenant_id text, task_id uuid, token bigint, epoch bigint, expires_at timestamptz, attempts int, crashes int, retries int,
   checkpoints int, cancel_requested boolean, deadline_at timestamptz, tool text, workflow text, version int, issuer text,
   subject text, client_capabilities bytea, output_schema bytea, ttl_ms bigint, poll_interval_ms bigint,
-  execution_deadline_ms bigint, trace_parent text, media_type text, input bytea, created_at timestamptz,
+  execution_deadline_ms bigint, trace_parent text, trace_state text, baggage text, media_type text, input bytea, created_at timestamptz,
   wake text, wake_step text, signal_id text, signal_name text, signal_media_type text, signal_data bytea,
   input_keys text[], input_responses bytea[], fits boolean
 ) LANGUAGE plpgsql AS $$
@@ -96,7 +96,8 @@ BEGIN
         ORDER BY k.round, r.turn, r.tenant_id LIMIT p_limit
       ), fit AS MATERIALIZED (
         SELECT p.tenant_id, p.task_id, p.o,
-               sum(octet_length(t.client_capabilities) + octet_length(t.output_schema)) OVER (ORDER BY p.o) AS bytes
+               sum(octet_length(t.client_capabilities) + octet_length(t.output_schema) + octet_length(t.baggage))
+                 OVER (ORDER BY p.o) AS bytes
         FROM pick p JOIN task t ON t.tenant_id = p.tenant_id AND t.task_id = p.task_id
       ), taken AS (
         UPDATE task_state s SET
@@ -125,12 +126,12 @@ BEGIN
   RETURN QUERY
   SELECT s.tenant_id, s.task_id, s.token, (SELECT e.epoch FROM epoch e), s.expires_at, s.attempts, s.crashes, s.retries,
          s.checkpoints, s.cancel_requested_at IS NOT NULL, s.deadline_at, t.tool, t.workflow, t.version, t.issuer, t.subject,
-         t.client_capabilities, t.output_schema, t.ttl_ms, t.poll_interval_ms, t.execution_deadline_ms, t.trace_parent,
-         t.media_type, CASE WHEN b.fits THEN t.input END, t.created_at, k.wake, k.step, k.signal_id, k.signal_name,
+         t.client_capabilities, t.output_schema, t.ttl_ms, t.poll_interval_ms, t.execution_deadline_ms, t.trace_parent, t.trace_state,
+         t.baggage, t.media_type, CASE WHEN b.fits THEN t.input END, t.created_at, k.wake, k.step, k.signal_id, k.signal_name,
          k.signal_media_type, CASE WHEN b.fits THEN k.signal_data END, k.input_keys, CASE WHEN b.fits THEN k.input_responses END,
          b.fits
   FROM (
-    SELECT u.*, sum(octet_length(x.client_capabilities) + octet_length(x.output_schema)) OVER ()
+    SELECT u.*, sum(octet_length(x.client_capabilities) + octet_length(x.output_schema) + octet_length(x.baggage)) OVER ()
                 + sum(octet_length(x.input) + coalesce(y.bytes, 0)) OVER (ORDER BY u.o) <= p_budget AS fits
     FROM unnest(v_tenant, v_task, v_token) WITH ORDINALITY u(tenant_id, task_id, token, o)
     JOIN task x ON x.tenant_id = u.tenant_id AND x.task_id = u.task_id

@@ -28,11 +28,11 @@ BEGIN
     RETURN;
   END IF;
   INSERT INTO task (tenant_id, task_id, request_id, request_digest, tool, workflow, version, issuer, subject, client_capabilities,
-                    output_schema, ttl_ms, poll_interval_ms, execution_deadline_ms, trace_parent, priority, media_type, input,
-                    created_at, forked_from, forked_checkpoints)
+                    output_schema, ttl_ms, poll_interval_ms, execution_deadline_ms, trace_parent, trace_state, baggage, priority,
+                    media_type, input, created_at, forked_from, forked_checkpoints)
   SELECT t.tenant_id, p_task, p_request, p_digest, t.tool, t.workflow, t.version, t.issuer, t.subject, t.client_capabilities,
-         t.output_schema, t.ttl_ms, t.poll_interval_ms, t.execution_deadline_ms, t.trace_parent, t.priority, t.media_type, t.input,
-         v_now, p_source, p_checkpoints
+         t.output_schema, t.ttl_ms, t.poll_interval_ms, t.execution_deadline_ms, t.trace_parent, t.trace_state, t.baggage,
+         t.priority, t.media_type, t.input, v_now, p_source, p_checkpoints
   FROM task t WHERE t.tenant_id = p_tenant AND t.task_id = p_source;
   INSERT INTO checkpoint (tenant_id, task_id, revision, step, media_type, data, token, created_at)
   SELECT c.tenant_id, p_task, c.revision, c.step, c.media_type, c.data, 0, v_now

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18taskstore/v1/types.proto\x12\x0ctaskstore.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"+\n\x07Payload\x12\x12\n\nmedia_type\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"\xf9\x01\n\rBudgetAmounts\x12\x13\n\x06tokens\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x1b\n\x0e\x63ost_micro_usd\x18\x02 \x01(\x03H\x01\x88\x01\x01\x12\x18\n\x0b\x64uration_us\x18\x03 \x01(\x03H\x02\x88\x01\x01\x12\x12\n\x05turns\x18\x04 \x01(\x03H\x03\x88\x01\x01\x12\x17\n\ntool_calls\x18\x05 \x01(\x03H\x04\x88\x01\x01\x12\x18\n\x0b\x64\x65legations\x18\x06 \x01(\x03H\x05\x88\x01\x01\x42\t\n\x07_tokensB\x11\n\x0f_cost_micro_usdB\x0e\n\x0c_duration_usB\x08\n\x06_turnsB\r\n\x0b_tool_callsB\x0e\n\x0c_delegations\"(\n\x05Owner\x12\x0e\n\x06issuer\x18\x01 \x01(\t\x12\x0f\n\x07subject\x18\x02 \x01(\t\"\xff\x01\n\x0cTaskContract\x12\x0c\n\x04tool\x18\x01 \x01(\t\x12\x10\n\x08workflow\x18\x02 \x01(\t\x12\x18\n\x10workflow_version\x18\x03 \x01(\x05\x12\"\n\x05owner\x18\x04 \x01(\x0b\x32\x13.taskstore.v1.Owner\x12\x1b\n\x13\x63lient_capabilities\x18\x05 \x01(\x0c\x12\x15\n\routput_schema\x18\x06 \x01(\x0c\x12\x0e\n\x06ttl_ms\x18\x07 \x01(\x03\x12\x18\n\x10poll_interval_ms\x18\x08 \x01(\x03\x12\x1d\n\x15\x65xecution_deadline_ms\x18\t \x01(\x03\x12\x14\n\x0ctrace_parent\x18\n \x01(\t\"\\\n\x05Lease\x12\x11\n\ttenant_id\x18\x01 \x01(\t\x12\x0f\n\x07task_id\x18\x02 \x01(\t\x12\x11\n\tworker_id\x18\x03 \x01(\t\x12\r\n\x05token\x18\x04 \x01(\x03\x12\r\n\x05\x65poch\x18\x05 \x01(\x03\"Z\n\x08Progress\x12\x10\n\x08sequence\x18\x01 \x01(\x03\x12\r\n\x05value\x18\x02 \x01(\x01\x12\x12\n\x05total\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\x0f\n\x07message\x18\x04 \x01(\tB\x08\n\x06_total\"|\n\tTaskError\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\x12#\n\x04\x64\x61ta\x18\x03 \x01(\x0b\x32\x15.taskstore.v1.Payload\x12+\n\x06reason\x18\x04 \x01(\x0e\x32\x1b.taskstore.v1.FailureReason\"\xdd\x06\n\x04Task\x12\x11\n\ttenant_id\x18\x01 \x01(\t\x12\x0f\n\x07task_id\x18\x02 \x01(\t\x12&\n\x05state\x18\x03 \x01(\x0e\x32\x17.taskstore.v1.TaskState\x12,\n\x08\x63ontract\x18\x04 \x01(\x0b\x32\x1a.taskstore.v1.TaskContract\x12\x10\n\x08priority\x18\x05 \x01(\x05\x12.\n\ncreated_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nchanged_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nded_at\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x35\n\x11handle_expires_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12+\n\x07read_at\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06\x63hange\x18\x0b \x01(\x03\x12(\n\x08progress\x18\x0c \x01(\x0b\x32\x16.taskstore.v1.Progress\x12\x18\n\x10\x63\x61ncel_requested\x18\r \x01(\x08\x12\x10\n\x08\x61ttempts\x18\x0e \x01(\x05\x12\x0f\n\x07\x63rashes\x18\x0f \x01(\x05\x12\x0f\n\x07retries\x18\x10 \x01(\x05\x12\x13\n\x0b\x63heckpoints\x18\x11 \x01(\x05\x12\x11\n\tworker_id\x18\x12 \x01(\t\x12\r\n\x05token\x18\x13 \x01(\x03\x12\x34\n\x10lease_expires_at\x18\x14 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12$\n\x05input\x18\x15 \x01(\x0b\x32\x15.taskstore.v1.Payload\x12 \n\x04wait\x18\x18 \x01(\x0b\x32\x12.taskstore.v1.Wait\x12\x1b\n\x13\x66orked_from_task_id\x18\x19 \x01(\t\x12\x1f\n\x17\x66orked_from_checkpoints\x18\x1a \x01(\x05\x12\'\n\x06result\x18\x16 \x01(\x0b\x32\x15.taskstore.v1.PayloadH\x00\x12(\n\x05\x65rror\x18\x17 \x01(\x0b\x32\x17.taskstore.v1.TaskErrorH\x00\x42\t\n\x07outcome\"\xc7\x01\n\x04Wait\x12\x0c\n\x04step\x18\x01 \x01(\t\x12)\n\x05until\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12(\n\x05timer\x18\x03 \x01(\x0b\x32\x17.taskstore.v1.TimerWaitH\x00\x12*\n\x06signal\x18\x04 \x01(\x0b\x32\x18.taskstore.v1.SignalWaitH\x00\x12(\n\x05input\x18\x05 \x01(\x0b\x32\x17.taskstore.v1.InputWaitH\x00\x42\x06\n\x04kind\"\x0b\n\tTimerWait\"\x1a\n\nSignalWait\x12\x0c\n\x04name\x18\x01 \x01(\t\"9\n\tInputWait\x12,\n\x08requests\x18\x01 \x03(\x0b\x32\x1a.taskstore.v1.InputRequest\"\x80\x01\n\x0cInputRequest\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x0e\n\x06method\x18\x02 \x01(\t\x12%\n\x06params\x18\x03 \x01(\x0b\x32\x15.taskstore.v1.Payload\x12,\n\x08\x61sked_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"C\n\x0bInputAnswer\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\'\n\x08response\x18\x02 \x01(\x0b\x32\x15.taskstore.v1.Payload\"\x93\x01\n\nCheckpoint\x12\x10\n\x08revision\x18\x01 \x01(\x05\x12\x0c\n\x04step\x18\x02 \x01(\t\x12&\n\x07payload\x18\x03 \x01(\x0b\x32\x15.taskstore.v1.Payload\x12\r\n\x05token\x18\x04 \x01(\x03\x12.\n\ncreated_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp*\xb8\x01\n\tTaskState\x12\x1a\n\x16TASK_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11TASK_STATE_QUEUED\x10\x01\x12\x15\n\x11TASK_STATE_LEASED\x10\x02\x12\x16\n\x12TASK_STATE_WAITING\x10\x03\x12\x18\n\x14TASK_STATE_COMPLETED\x10\x04\x12\x15\n\x11TASK_STATE_FAILED\x10\x05\x12\x18\n\x14TASK_STATE_CANCELLED\x10\x06*\x91\x01\n\rFailureReason\x12\x1e\n\x1a\x46\x41ILURE_REASON_UNSPECIFIED\x10\x00\x12\x19\n\x15\x46\x41ILURE_REASON_WORKER\x10\x01\x12\x1e\n\x1a\x46\x41ILURE_REASON_CRASH_LIMIT\x10\x02\x12%\n!FAILURE_REASON_EXECUTION_DEADLINE\x10\x03*e\n\x08TaskView\x12\x19\n\x15TASK_VIEW_UNSPECIFIED\x10\x00\x12\x13\n\x0fTASK_VIEW_BASIC\x10\x01\x12\x15\n\x11TASK_VIEW_OUTCOME\x10\x02\x12\x12\n\x0eTASK_VIEW_FULL\x10\x03\x42@\n\x17\x64\x65v.tenure.taskstore.v1P\x01Z#tenure.dev/taskstore/v1;taskstorev1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18taskstore/v1/types.proto\x12\x0ctaskstore.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"+\n\x07Payload\x12\x12\n\nmedia_type\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"\xf9\x01\n\rBudgetAmounts\x12\x13\n\x06tokens\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x1b\n\x0e\x63ost_micro_usd\x18\x02 \x01(\x03H\x01\x88\x01\x01\x12\x18\n\x0b\x64uration_us\x18\x03 \x01(\x03H\x02\x88\x01\x01\x12\x12\n\x05turns\x18\x04 \x01(\x03H\x03\x88\x01\x01\x12\x17\n\ntool_calls\x18\x05 \x01(\x03H\x04\x88\x01\x01\x12\x18\n\x0b\x64\x65legations\x18\x06 \x01(\x03H\x05\x88\x01\x01\x42\t\n\x07_tokensB\x11\n\x0f_cost_micro_usdB\x0e\n\x0c_duration_usB\x08\n\x06_turnsB\r\n\x0b_tool_callsB\x0e\n\x0c_delegations\"(\n\x05Owner\x12\x0e\n\x06issuer\x18\x01 \x01(\t\x12\x0f\n\x07subject\x18\x02 \x01(\t\"\xa5\x02\n\x0cTaskContract\x12\x0c\n\x04tool\x18\x01 \x01(\t\x12\x10\n\x08workflow\x18\x02 \x01(\t\x12\x18\n\x10workflow_version\x18\x03 \x01(\x05\x12\"\n\x05owner\x18\x04 \x01(\x0b\x32\x13.taskstore.v1.Owner\x12\x1b\n\x13\x63lient_capabilities\x18\x05 \x01(\x0c\x12\x15\n\routput_schema\x18\x06 \x01(\x0c\x12\x0e\n\x06ttl_ms\x18\x07 \x01(\x03\x12\x18\n\x10poll_interval_ms\x18\x08 \x01(\x03\x12\x1d\n\x15\x65xecution_deadline_ms\x18\t \x01(\x03\x12\x14\n\x0ctrace_parent\x18\n \x01(\t\x12\x13\n\x0btrace_state\x18\x0b \x01(\t\x12\x0f\n\x07\x62\x61ggage\x18\x0c \x01(\t\"\\\n\x05Lease\x12\x11\n\ttenant_id\x18\x01 \x01(\t\x12\x0f\n\x07task_id\x18\x02 \x01(\t\x12\x11\n\tworker_id\x18\x03 \x01(\t\x12\r\n\x05token\x18\x04 \x01(\x03\x12\r\n\x05\x65poch\x18\x05 \x01(\x03\"Z\n\x08Progress\x12\x10\n\x08sequence\x18\x01 \x01(\x03\x12\r\n\x05value\x18\x02 \x01(\x01\x12\x12\n\x05total\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\x0f\n\x07message\x18\x04 \x01(\tB\x08\n\x06_total\"|\n\tTaskError\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\x12#\n\x04\x64\x61ta\x18\x03 \x01(\x0b\x32\x15.taskstore.v1.Payload\x12+\n\x06reason\x18\x04 \x01(\x0e\x32\x1b.taskstore.v1.FailureReason\"\xdd\x06\n\x04Task\x12\x11\n\ttenant_id\x18\x01 \x01(\t\x12\x0f\n\x07task_id\x18\x02 \x01(\t\x12&\n\x05state\x18\x03 \x01(\x0e\x32\x17.taskstore.v1.TaskState\x12,\n\x08\x63ontract\x18\x04 \x01(\x0b\x32\x1a.taskstore.v1.TaskContract\x12\x10\n\x08priority\x18\x05 \x01(\x05\x12.\n\ncreated_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nchanged_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nded_at\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x35\n\x11handle_expires_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12+\n\x07read_at\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06\x63hange\x18\x0b \x01(\x03\x12(\n\x08progress\x18\x0c \x01(\x0b\x32\x16.taskstore.v1.Progress\x12\x18\n\x10\x63\x61ncel_requested\x18\r \x01(\x08\x12\x10\n\x08\x61ttempts\x18\x0e \x01(\x05\x12\x0f\n\x07\x63rashes\x18\x0f \x01(\x05\x12\x0f\n\x07retries\x18\x10 \x01(\x05\x12\x13\n\x0b\x63heckpoints\x18\x11 \x01(\x05\x12\x11\n\tworker_id\x18\x12 \x01(\t\x12\r\n\x05token\x18\x13 \x01(\x03\x12\x34\n\x10lease_expires_at\x18\x14 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12$\n\x05input\x18\x15 \x01(\x0b\x32\x15.taskstore.v1.Payload\x12 \n\x04wait\x18\x18 \x01(\x0b\x32\x12.taskstore.v1.Wait\x12\x1b\n\x13\x66orked_from_task_id\x18\x19 \x01(\t\x12\x1f\n\x17\x66orked_from_checkpoints\x18\x1a \x01(\x05\x12\'\n\x06result\x18\x16 \x01(\x0b\x32\x15.taskstore.v1.PayloadH\x00\x12(\n\x05\x65rror\x18\x17 \x01(\x0b\x32\x17.taskstore.v1.TaskErrorH\x00\x42\t\n\x07outcome\"\xc7\x01\n\x04Wait\x12\x0c\n\x04step\x18\x01 \x01(\t\x12)\n\x05until\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12(\n\x05timer\x18\x03 \x01(\x0b\x32\x17.taskstore.v1.TimerWaitH\x00\x12*\n\x06signal\x18\x04 \x01(\x0b\x32\x18.taskstore.v1.SignalWaitH\x00\x12(\n\x05input\x18\x05 \x01(\x0b\x32\x17.taskstore.v1.InputWaitH\x00\x42\x06\n\x04kind\"\x0b\n\tTimerWait\"\x1a\n\nSignalWait\x12\x0c\n\x04name\x18\x01 \x01(\t\"9\n\tInputWait\x12,\n\x08requests\x18\x01 \x03(\x0b\x32\x1a.taskstore.v1.InputRequest\"\x80\x01\n\x0cInputRequest\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x0e\n\x06method\x18\x02 \x01(\t\x12%\n\x06params\x18\x03 \x01(\x0b\x32\x15.taskstore.v1.Payload\x12,\n\x08\x61sked_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"C\n\x0bInputAnswer\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\'\n\x08response\x18\x02 \x01(\x0b\x32\x15.taskstore.v1.Payload\"\x93\x01\n\nCheckpoint\x12\x10\n\x08revision\x18\x01 \x01(\x05\x12\x0c\n\x04step\x18\x02 \x01(\t\x12&\n\x07payload\x18\x03 \x01(\x0b\x32\x15.taskstore.v1.Payload\x12\r\n\x05token\x18\x04 \x01(\x03\x12.\n\ncreated_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp*\xb8\x01\n\tTaskState\x12\x1a\n\x16TASK_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11TASK_STATE_QUEUED\x10\x01\x12\x15\n\x11TASK_STATE_LEASED\x10\x02\x12\x16\n\x12TASK_STATE_WAITING\x10\x03\x12\x18\n\x14TASK_STATE_COMPLETED\x10\x04\x12\x15\n\x11TASK_STATE_FAILED\x10\x05\x12\x18\n\x14TASK_STATE_CANCELLED\x10\x06*\x91\x01\n\rFailureReason\x12\x1e\n\x1a\x46\x41ILURE_REASON_UNSPECIFIED\x10\x00\x12\x19\n\x15\x46\x41ILURE_REASON_WORKER\x10\x01\x12\x1e\n\x1a\x46\x41ILURE_REASON_CRASH_LIMIT\x10\x02\x12%\n!FAILURE_REASON_EXECUTION_DEADLINE\x10\x03*e\n\x08TaskView\x12\x19\n\x15TASK_VIEW_UNSPECIFIED\x10\x00\x12\x13\n\x0fTASK_VIEW_BASIC\x10\x01\x12\x15\n\x11TASK_VIEW_OUTCOME\x10\x02\x12\x12\n\x0eTASK_VIEW_FULL\x10\x03\x42@\n\x17\x64\x65v.tenure.taskstore.v1P\x01Z#tenure.dev/taskstore/v1;taskstorev1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,12 +33,12 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'taskstore.v1.types_pb2', _g
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\027dev.tenure.taskstore.v1P\001Z#tenure.dev/taskstore/v1;taskstorev1'
-  _globals['_TASKSTATE']._serialized_start=2501
-  _globals['_TASKSTATE']._serialized_end=2685
-  _globals['_FAILUREREASON']._serialized_start=2688
-  _globals['_FAILUREREASON']._serialized_end=2833
-  _globals['_TASKVIEW']._serialized_start=2835
-  _globals['_TASKVIEW']._serialized_end=2936
+  _globals['_TASKSTATE']._serialized_start=2539
+  _globals['_TASKSTATE']._serialized_end=2723
+  _globals['_FAILUREREASON']._serialized_start=2726
+  _globals['_FAILUREREASON']._serialized_end=2871
+  _globals['_TASKVIEW']._serialized_start=2873
+  _globals['_TASKVIEW']._serialized_end=2974
   _globals['_PAYLOAD']._serialized_start=75
   _globals['_PAYLOAD']._serialized_end=118
   _globals['_BUDGETAMOUNTS']._serialized_start=121
@@ -46,27 +46,27 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_OWNER']._serialized_start=372
   _globals['_OWNER']._serialized_end=412
   _globals['_TASKCONTRACT']._serialized_start=415
-  _globals['_TASKCONTRACT']._serialized_end=670
-  _globals['_LEASE']._serialized_start=672
-  _globals['_LEASE']._serialized_end=764
-  _globals['_PROGRESS']._serialized_start=766
-  _globals['_PROGRESS']._serialized_end=856
-  _globals['_TASKERROR']._serialized_start=858
-  _globals['_TASKERROR']._serialized_end=982
-  _globals['_TASK']._serialized_start=985
-  _globals['_TASK']._serialized_end=1846
-  _globals['_WAIT']._serialized_start=1849
-  _globals['_WAIT']._serialized_end=2048
-  _globals['_TIMERWAIT']._serialized_start=2050
-  _globals['_TIMERWAIT']._serialized_end=2061
-  _globals['_SIGNALWAIT']._serialized_start=2063
-  _globals['_SIGNALWAIT']._serialized_end=2089
-  _globals['_INPUTWAIT']._serialized_start=2091
-  _globals['_INPUTWAIT']._serialized_end=2148
-  _globals['_INPUTREQUEST']._serialized_start=2151
-  _globals['_INPUTREQUEST']._serialized_end=2279
-  _globals['_INPUTANSWER']._serialized_start=2281
-  _globals['_INPUTANSWER']._serialized_end=2348
-  _globals['_CHECKPOINT']._serialized_start=2351
-  _globals['_CHECKPOINT']._serialized_end=2498
+  _globals['_TASKCONTRACT']._serialized_end=708
+  _globals['_LEASE']._serialized_start=710
+  _globals['_LEASE']._serialized_end=802
+  _globals['_PROGRESS']._serialized_start=804
+  _globals['_PROGRESS']._serialized_end=894
+  _globals['_TASKERROR']._serialized_start=896
+  _globals['_TASKERROR']._serialized_end=1020
+  _globals['_TASK']._serialized_start=1023
+  _globals['_TASK']._serialized_end=1884
+  _globals['_WAIT']._serialized_start=1887
+  _globals['_WAIT']._serialized_end=2086
+  _globals['_TIMERWAIT']._serialized_start=2088
+  _globals['_TIMERWAIT']._serialized_end=2099
+  _globals['_SIGNALWAIT']._serialized_start=2101
+  _globals['_SIGNALWAIT']._serialized_end=2127
+  _globals['_INPUTWAIT']._serialized_start=2129
+  _globals['_INPUTWAIT']._serialized_end=2186
+  _globals['_INPUTREQUEST']._serialized_start=2189
+  _globals['_INPUTREQUEST']._serialized_end=2317
+  _globals['_INPUTANSWER']._serialized_start=2319
+  _globals['_INPUTANSWER']._serialized_end=2386
+  _globals['_CHECKPOINT']._serialized_start=2389
+  _globals['_CHECKPOINT']._serialized_end=2536
 # @@protoc_insertion_point(module_scope)

@@ -261,6 +261,8 @@ class TaskContract(_message.Message):
     POLL_INTERVAL_MS_FIELD_NUMBER: _builtins.int
     EXECUTION_DEADLINE_MS_FIELD_NUMBER: _builtins.int
     TRACE_PARENT_FIELD_NUMBER: _builtins.int
+    TRACE_STATE_FIELD_NUMBER: _builtins.int
+    BAGGAGE_FIELD_NUMBER: _builtins.int
     tool: _builtins.str
     """The name under which the caller offered the work. At most 128 bytes; may be empty."""
     workflow: _builtins.str
@@ -280,7 +282,11 @@ class TaskContract(_message.Message):
     execution_deadline_ms: _builtins.int
     """How long after its creation the task is failed if it has not ended. 0 means never."""
     trace_parent: _builtins.str
-    """W3C trace context of the creating call, handed to the worker. At most 512 bytes; may be empty."""
+    """The creating call's `traceparent` (W3C Trace Context), handed to the worker. At most 512 bytes; may be empty."""
+    trace_state: _builtins.str
+    """The `tracestate` beside it. At most 512 bytes; may be empty."""
+    baggage: _builtins.str
+    """The creating call's `baggage` (W3C Baggage), handed to the worker. At most 8,192 bytes; may be empty."""
     @_builtins.property
     def owner(self) -> Global___Owner:
         """Who created the task."""
@@ -298,10 +304,12 @@ class TaskContract(_message.Message):
         poll_interval_ms: _builtins.int = ...,
         execution_deadline_ms: _builtins.int = ...,
         trace_parent: _builtins.str = ...,
+        trace_state: _builtins.str = ...,
+        baggage: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["owner", b"owner"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_capabilities", b"client_capabilities", "execution_deadline_ms", b"execution_deadline_ms", "output_schema", b"output_schema", "owner", b"owner", "poll_interval_ms", b"poll_interval_ms", "tool", b"tool", "trace_parent", b"trace_parent", "ttl_ms", b"ttl_ms", "workflow", b"workflow", "workflow_version", b"workflow_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["baggage", b"baggage", "client_capabilities", b"client_capabilities", "execution_deadline_ms", b"execution_deadline_ms", "output_schema", b"output_schema", "owner", b"owner", "poll_interval_ms", b"poll_interval_ms", "tool", b"tool", "trace_parent", b"trace_parent", "trace_state", b"trace_state", "ttl_ms", b"ttl_ms", "workflow", b"workflow", "workflow_version", b"workflow_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
