@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import asyncpg
 import grpc
@@ -18,6 +19,8 @@ from taskstore.v1 import (
     types_pb2,
 )
 
+from mcp_bridge.config import Config as BridgeConfig
+from store_service.client import TaskStore, Worker
 from store_service.config import Config
 from store_service.db.migrate import migrate
 from store_service.embedded import EmbeddedPostgres
@@ -32,6 +35,24 @@ INSERT INTO clock.shift VALUES ('0');
 CREATE OR REPLACE FUNCTION tenure.task_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS
   'SELECT clock_timestamp() + (SELECT by FROM clock.shift)';
 """
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--without-batching`: clients and workers send each call by itself. What holds with batches holds without."""
+    parser.addoption("--without-batching", action="store_true", help="clients and workers send each call by itself")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Turns batching off where it is asked for."""
+    if config.getoption("--without-batching"):
+        makers: tuple[Any, ...] = (
+            TaskStore.__init__,
+            vars(TaskStore)["connect"].__func__,
+            Worker.__init__,
+            BridgeConfig.__init__,
+        )
+        for maker in makers:
+            maker.__kwdefaults__["batching"] = False
 
 
 @pytest.fixture(scope="session")

@@ -29,7 +29,7 @@ SLOW_SECONDS: Final = 0.1
 _HALVED: Final = (grpc.StatusCode.INTERNAL, grpc.StatusCode.RESOURCE_EXHAUSTED)
 """What a whole batch may be refused with because of one item, or of its size."""
 
-Request = TypeVar("Request", bound="OfTenant")
+Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response")
 
 
@@ -45,17 +45,6 @@ class BatchMetrics:
             "tenure_client_batch_wait_seconds", "Time until the first item of a call set out.", ["method"], registry=registry,
             buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.5),
         )  # fmt: skip
-
-
-class OfTenant(Protocol):
-    """A request that names its tenant."""
-
-    @property
-    def tenant_id(self) -> str:
-        """Whose it is."""
-
-    def ByteSize(self) -> int:  # noqa: N802 (of protobuf)
-        """How large it is."""
 
 
 class Outcome(Protocol):
@@ -99,6 +88,7 @@ class Together(Generic[Request, Response]):
     wrap: Callable[[Sequence[Request]], Message]
     unwrap: Callable[[Any], Response]
     """From an item that was not refused."""
+    tenant_of: Callable[[Request], str]
 
 
 @dataclass(slots=True, eq=False)
@@ -182,7 +172,8 @@ class Batcher(Generic[Request, Response]):
         loop = asyncio.get_running_loop()
         now = time.monotonic()
         answer: asyncio.Future[Response] = loop.create_future()
-        item = _Item(request, request.tenant_id, request.ByteSize(), answer, asked_at=now, ends_at=now + timeout)
+        tenant_id = self._together.tenant_of(request)
+        item = _Item(request, tenant_id, request.ByteSize(), answer, asked_at=now, ends_at=now + timeout)
         self._waiting.add(item)
         self._send_soon(loop)
         expiry = loop.call_later(timeout, _expire, item)

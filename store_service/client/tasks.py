@@ -40,10 +40,10 @@ class TaskStore:
         if batching:
             metrics = BatchMetrics(registry or CollectorRegistry())
             create = Together[tasks_pb2.CreateTaskRequest, tasks_pb2.CreateTaskResponse](
-                stub.CreateTasks, lambda items: tasks_pb2.CreateTasksRequest(items=items), _created
+                stub.CreateTasks, lambda items: tasks_pb2.CreateTasksRequest(items=items), _created, _tenant_of
             )
             read = Together[tasks_pb2.GetTaskRequest, types_pb2.Task](
-                stub.GetTasks, lambda items: tasks_pb2.GetTasksRequest(items=items), _found
+                stub.GetTasks, lambda items: tasks_pb2.GetTasksRequest(items=items), _found, _tenant_of
             )
             self._create_task = creations = Batcher("CreateTask", self._create_task, create, metrics)
             self._get_task = reads = Batcher("GetTask", self._get_task, read, metrics)
@@ -170,6 +170,10 @@ def _reading(stub: "tasks_pb2_grpc.TaskServiceAsyncStub") -> Method[tasks_pb2.Ge
         return (await stub.GetTask(request, timeout=timeout)).task
 
     return read
+
+
+def _tenant_of(request: tasks_pb2.CreateTaskRequest | tasks_pb2.GetTaskRequest) -> str:
+    return request.tenant_id
 
 
 def _created(item: tasks_pb2.CreateTasksResponse.Item) -> tasks_pb2.CreateTaskResponse:

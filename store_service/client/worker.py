@@ -17,9 +17,11 @@ import structlog
 from prometheus_client import CollectorRegistry
 from taskstore.v1 import leases_pb2_grpc
 
+from store_service.client.batches import Batcher, BatchMetrics
 from store_service.client.channel import open_channel
 from store_service.client.heartbeats import Heartbeats
 from store_service.client.held import StopReason
+from store_service.client.lease_batches import gather_calls
 from store_service.client.leasing import Leasing, Taken
 from store_service.client.metrics import WorkerMetrics
 from store_service.client.results import OutputSchemas
@@ -43,6 +45,7 @@ class Worker:
     - `lease_seconds`: how long the store waits for this process before it gives its tasks to another, 1 to 900.
     - `worker_id`: unique to this start of the process; made up when absent.
     - `drain_seconds`: how long running tasks may go on after SIGTERM, before they are given back.
+    - `batching`: whether what is written for several tasks at once travels in one call.
     - `admin_port`: answers `/livez`, `/readyz` and `/metrics` there; 0 takes a free port.
     - `registry`: where its figures go; one of its own when absent.
     """
@@ -56,6 +59,7 @@ class Worker:
         lease_seconds: float = 30.0,
         worker_id: str | None = None,
         drain_seconds: float = 20.0,
+        batching: bool = True,
         admin_host: str = "127.0.0.1",
         admin_port: int | None = None,
         registry: CollectorRegistry | None = None,
@@ -80,6 +84,8 @@ class Worker:
         )
         self._workflows = Workflows()
         self._metrics = WorkerMetrics(self.registry)
+        self._batch_metrics = BatchMetrics(self.registry) if batching else None
+        self._batchers: list[Batcher[Any, Any]] = []
         self._metrics.slots.set(concurrency)
         self._schemas = OutputSchemas()
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("tenure.worker")
@@ -137,6 +143,8 @@ class Worker:
             raise ValueError("no workflow is registered; use @worker.workflow(name)")
         self._channel: grpc.aio.Channel = open_channel(self._store)
         self._stub = leases_pb2_grpc.LeaseServiceStub(self._channel)
+        if self._batch_metrics is not None:
+            self._batchers = gather_calls(self._stub, self._batch_metrics)
         self._heartbeats = Heartbeats(
             address=self._store, worker_id=self.worker_id, lease_seconds=self._lease_seconds, metrics=self._metrics
         )
@@ -162,6 +170,8 @@ class Worker:
             await self._drain()
         finally:
             await asyncio.to_thread(self._heartbeats.stop)
+            for batcher in self._batchers:
+                batcher.close()
             await self._channel.close()
             if self._admin is not None:
                 await asyncio.to_thread(self._admin.stop)

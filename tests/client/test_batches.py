@@ -14,7 +14,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from taskstore.v1 import tasks_pb2, tasks_pb2_grpc, types_pb2
 
-from store_service.client import StoreError, TaskStore
+from store_service.client import Context, ProtocolError, StoreError, TaskStore, Worker
 from store_service.client.batches import MOST_BYTES, MOST_ITEMS
 from store_service.model.refusals import Reason, Refusal
 from store_service.rpc.status import to_status
@@ -313,3 +313,51 @@ async def test_a_tenant_that_is_held_up_does_not_hold_up_the_others(store: Stubs
             assert time.monotonic() - started < 5
             assert not stuck.done()
         await stuck
+
+
+@pytest.mark.parametrize("batching", [True, False])
+async def test_runs_of_one_worker_end_each_in_its_own_way_and_travel_together(store: Stubs, batching: bool) -> None:
+    registry = CollectorRegistry()
+    worker = Worker(store.address, concurrency=60, batching=batching, registry=registry)
+    all_there = asyncio.Barrier(60)
+
+    @worker.workflow("report")
+    async def report(ctx: Context, number: int) -> Any:
+        await all_there.wait()
+        doubled = await ctx.step("double", lambda: number * 2)
+        if number % 10 == 3:
+            raise ProtocolError(-32001, f"not {number}")
+        return {"doubled": doubled}
+
+    async with TaskStore.connect(store.address) as client:
+        created = await asyncio.gather(*(client.create_task(new_task(data=b"%d" % number)) for number in range(60)))
+        wanted = [
+            tasks_pb2.WatchedTask(tenant_id="acme", task_id=one.task.task_id, view=types_pb2.TASK_VIEW_OUTCOME)
+            for one in created
+        ]
+
+        async def end(one: tasks_pb2.WatchedTask) -> types_pb2.Task:
+            return [seen.task async for seen in client.watch_task(one)][-1]
+
+        async with worker:
+            ended = await asyncio.wait_for(asyncio.gather(*map(end, wanted)), 60)
+    for number, task in enumerate(ended):
+        if number % 10 == 3:
+            assert task.error.message == f"not {number}"
+        else:
+            assert b'"doubled":%d' % (number * 2) in task.result.data
+    figures = generate_latest(registry).decode()
+    calls = {method: _figure(figures, f'tenure_client_batch_items_count{{method="{method}"}}') for method in WRITES}
+    items = {method: _figure(figures, f'tenure_client_batch_items_sum{{method="{method}"}}') for method in WRITES}
+    if batching:
+        assert items == {"AppendCheckpoint": 60, "CompleteTask": 54, "FailTask": 6}
+        assert sum(calls.values()) < 60, calls
+    else:
+        assert not any(items.values())
+
+
+WRITES = ("AppendCheckpoint", "CompleteTask", "FailTask")
+
+
+def _figure(figures: str, line: str) -> float:
+    return next((float(each.rpartition(" ")[2]) for each in figures.splitlines() if each.startswith(line)), 0)
