@@ -1,4 +1,4 @@
-"""`tenure-bridge`, or `python -m mcp_bridge`: serve | check-config."""
+"""`tenure-bridge`, or `python -m mcp_bridge`: serve | check-config | dev-token."""
 
 import argparse
 import asyncio
@@ -6,10 +6,14 @@ import os
 import signal
 import sys
 from collections.abc import Coroutine, Sequence
+from pathlib import Path
 
-from mcp_bridge.access.routes_file import RouteFileError, load_routes
+from mcp_bridge.access.config_files import ConfigFileError
+from mcp_bridge.access.issuers import load_issuers
+from mcp_bridge.access.routes_file import load_routes
 from mcp_bridge.app import Bridge
-from mcp_bridge.config import Config, ConfigError, read_config
+from mcp_bridge.config import Config, ConfigError, check_development, read_config
+from mcp_bridge.development import NotForTrials, Trial, issue_token
 from store_service.telemetry import configure_logs
 
 
@@ -22,24 +26,55 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands.add_parser("serve", help="serve MCP until SIGTERM; TENURE_BRIDGE_ROUTES is required")
     check = commands.add_parser("check-config", help="check a route file and tell everything that is wrong with it")
     check.add_argument("file", help="the route file")
+    check.add_argument("--issuers", metavar="FILE", help="check an issuer file too, as a bridge on loopback would")
+    _add_dev_token(commands.add_parser("dev-token", help="make a token for trials on this machine"))
     options = parser.parse_args(arguments)
     try:
         if options.command == "check-config":
-            return _check(options.file)
+            return _check(options.file, options.issuers)
+        if options.command == "dev-token":
+            check_development(os.environ)
+            return _issue(options)
         config = read_config(os.environ)
         configure_logs(level=config.log_level, format="json" if config.log_format == "json" else "console")
         return _run(_serve(config))
-    except RouteFileError as error:
+    except ConfigFileError as error:
         print(error, file=sys.stderr)
-    except (ConfigError, OSError) as error:
+    except (ConfigError, NotForTrials, OSError) as error:
         print(f"tenure-bridge: {error}", file=sys.stderr)
     return 1
 
 
-def _check(file: str) -> int:
+def _check(file: str, issuers: str | None) -> int:
     routes = load_routes(file)
     tools = sum(len(tenant) for tenant in routes.tenants.values())
+    if issuers is not None:
+        load_issuers(issuers, on_loopback=True)
     print(f"{file}: {tools} tools of {len(routes.tenants)} tenants, all well")
+    return 0
+
+
+def _add_dev_token(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--tenant", default="dev", help="default: dev")
+    parser.add_argument("--subject", default="dev", help="whom it stands for; default: dev")
+    parser.add_argument("--scope", action="append", default=[], help="a scope, or several with spaces between")
+    parser.add_argument("--group", action="append", default=[], help="a group that the subject is in")
+    parser.add_argument("--audience", default="http://127.0.0.1:8080/mcp", help="default: %(default)s")
+    parser.add_argument("--minutes", type=int, default=60, help="how long it is good; default: 60")
+    parser.add_argument("--folder", type=Path, default=Path(".tenure/issuer"), help="where its key is; default: %(default)s")
+
+
+def _issue(options: argparse.Namespace) -> int:
+    trial = Trial(
+        tenant=options.tenant,
+        subject=options.subject,
+        scopes=" ".join(options.scope).split(),
+        groups=options.group,
+        audience=options.audience,
+        minutes=options.minutes,
+    )
+    print(issue_token(options.folder, trial))
+    print(f"believed with TENURE_BRIDGE_ISSUERS={options.folder / 'issuers.yaml'}", file=sys.stderr)
     return 0
 
 

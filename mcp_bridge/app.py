@@ -1,7 +1,6 @@
 """The wiring of the bridge: what it is made of, how it starts, and how it stops."""
 
 import asyncio
-import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -9,17 +8,24 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from typing import Final
+from urllib.parse import urlsplit
 
 import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from taskstore.v1 import tasks_pb2
 
-from mcp_bridge.access.callers import development_access
+from mcp_bridge.access.bearer import bearer_access
+from mcp_bridge.access.callers import Authenticate, development_access
 from mcp_bridge.access.hosts import Guard, is_loopback
+from mcp_bridge.access.issuers import Issuers, load_issuers
+from mcp_bridge.access.keys import Keys, reader
 from mcp_bridge.access.polls import Polls
+from mcp_bridge.access.proxies import Proxies, read_networks
+from mcp_bridge.access.resource import Resource
 from mcp_bridge.access.routes import Routes
 from mcp_bridge.access.routes_file import load_routes
+from mcp_bridge.access.tokens import Tokens
 from mcp_bridge.config import Config, ConfigError, read_state_keys
 from mcp_bridge.dispatch import Dispatcher
 from mcp_bridge.http import Endpoint, Server
@@ -48,7 +54,18 @@ class _Parts:
     endpoint: Endpoint
     runner: web.ServerRunner
     site: web.TCPSite
-    asking: asyncio.Task[None]
+    keys: tuple[Keys, ...]
+    background: list[asyncio.Task[None]]
+
+
+@dataclass(slots=True)
+class _Access:
+    """How callers are let in."""
+
+    authenticate: Authenticate
+    resource: Resource | None = None
+    """None in development mode."""
+    keys: tuple[Keys, ...] = ()
 
 
 class Bridge:
@@ -87,16 +104,18 @@ class Bridge:
     async def start(self) -> None:
         """Reads the routes, puts the parts together, and serves. It does not wait for the store.
 
-        Raises RouteFileError or ConfigError for a configuration that cannot be served, OSError when a port is taken.
+        Raises ConfigFileError or ConfigError for a configuration that cannot be served, OSError when a port is taken.
         """
         config = self._config
         routes = load_routes(config.routes)
-        if config.dev_tenant not in routes.tenants:
+        issuers = load_issuers(config.issuers, on_loopback=is_loopback(config.host)) if config.issuers else None
+        if issuers is None and config.dev_tenant not in routes.tenants:
             raise ConfigError(f"TENURE_BRIDGE_DEV_TENANT is {config.dev_tenant}, which {config.routes} has no tools for")
-        self._parts = parts = await self._put_together(routes)
+        self._parts = parts = await self._put_together(routes, issuers)
         await parts.site.start()
         self._admin.start()
-        structlog.get_logger().info("bridge_started", port=self.port, admin_port=self.admin_port, mode="development")
+        mode = "development" if issuers is None else "authorization"
+        structlog.get_logger().info("bridge_started", port=self.port, admin_port=self.admin_port, mode=mode)
 
     async def stop(self) -> None:
         """Drains: says that it is not ready, waits for load balancers, lets calls end, answers those that do not.
@@ -113,14 +132,14 @@ class Bridge:
         parts.held.drain()
         await parts.endpoint.drain(FAREWELL_SECONDS)
         await parts.runner.cleanup()
-        parts.asking.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await parts.asking
+        for task in parts.background:
+            task.cancel()
+        await asyncio.gather(*parts.background, return_exceptions=True)
         await parts.store.close()
         self._admin.stop()
         structlog.get_logger().info("bridge_stopped")
 
-    async def _put_together(self, routes: Routes) -> _Parts:
+    async def _put_together(self, routes: Routes, issuers: Issuers | None) -> _Parts:
         config = self._config
         metrics = Metrics(self._registry, (*METHODS, *LEGACY_METHODS))
         store = self._connect(config.store)
@@ -128,21 +147,47 @@ class Bridge:
         results = Results(name=NAME, version=version("tenure"))
         keys = StateKeys(read_state_keys(config) or [os.urandom(KEY_BYTES)])
         methods = make_methods(store, routes, results, held=held, polls=Polls(time.monotonic), keys=keys)
-        guard = Guard(
-            loopback=is_loopback(config.host),
-            allowed_hosts=frozenset(host.lower() for host in config.allowed_hosts),
-            allowed_origins=frozenset(config.allowed_origins),
-        )
+        access = self._let_in(routes, issuers, metrics)
         endpoint = Endpoint(
             Dispatcher(methods, keys, metrics, strict_headers=config.strict_headers),
-            guard=guard,
-            authenticate=development_access(config.dev_tenant),
+            guard=self._guard(),
+            proxies=Proxies(read_networks(config.trusted_proxies)),
+            authenticate=access.authenticate,
+            resource=access.resource,
             metrics=metrics,
         )
         runner = web.ServerRunner(Server(endpoint, handler_cancellation=True), shutdown_timeout=FAREWELL_SECONDS)
         await runner.setup()
         site = web.TCPSite(runner, config.host, config.port, backlog=BACKLOG)
-        return _Parts(store, held, endpoint, runner, site, asyncio.create_task(self._ask_store(store)))
+        background = [
+            asyncio.create_task(work) for work in (self._ask_store(store), *(one.keep_fresh() for one in access.keys))
+        ]
+        return _Parts(store, held, endpoint, runner, site, access.keys, background)
+
+    def _guard(self) -> Guard:
+        config = self._config
+        public = urlsplit(config.public_url)
+        return Guard(
+            loopback=is_loopback(config.host),
+            allowed_hosts=frozenset(host.lower() for host in (*config.allowed_hosts, public.netloc, public.hostname) if host),
+            allowed_origins=frozenset(config.allowed_origins),
+            requires_tls=public.scheme == "https" and bool(config.trusted_proxies),
+        )
+
+    def _let_in(self, routes: Routes, issuers: Issuers | None, metrics: Metrics) -> _Access:
+        config = self._config
+        if issuers is None:
+            return _Access(development_access(config.dev_tenant))
+        believed = {one.issuer: (one, Keys(one.issuer, reader(one), clock=time.monotonic)) for one in issuers.all}
+        resource = Resource(public_url=config.public_url, issuers=tuple(believed), scopes=issuers.scopes)
+        authenticate = bearer_access(
+            Tokens(believed, leeway_seconds=config.clock_leeway_seconds),
+            resource,
+            is_tenant=routes.tenants.__contains__,
+            metrics=metrics,
+            clock=time.time,
+        )
+        return _Access(authenticate, resource, tuple(keys for _, keys in believed.values()))
 
     def _why_not_ready(self) -> str | None:
         return "draining" if self._is_draining else self._store_trouble

@@ -2,14 +2,18 @@
 
 import base64
 import binascii
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from mcp_bridge.access.hosts import is_loopback
+from mcp_bridge.access.proxies import read_networks
 
 _PREFIX: Final = "TENURE_BRIDGE_"
 _KEY_BYTES: Final = 32
+_PUBLIC_URL = re.compile(r"https?://(\[[0-9a-f:.]+\]|[a-z0-9.-]+)(:[0-9]{1,5})?(/[A-Za-z0-9._~-]+)*")
 
 
 class ConfigError(Exception):
@@ -24,7 +28,7 @@ class Config:
     routes: str
     """The route file."""
     host: str = "127.0.0.1"
-    """The address that MCP is served on. In development mode, the only one there is so far, a loopback address."""
+    """The address that MCP is served on. In development mode a loopback address."""
     port: int = 8080
     """The port that MCP is served on, under `/mcp`; 0 takes a free one."""
     admin_host: str = "127.0.0.1"
@@ -41,6 +45,14 @@ class Config:
     """Origins that web pages may call from, besides loopback ones: exactly as browsers send them, with commas between."""
     allowed_hosts: tuple[str, ...] = ()
     """Names by which the bridge may be called, besides loopback ones: `name` or `name:port`, with commas between."""
+    issuers: str = ""
+    """The issuer file: whose access tokens are believed. Without it the bridge is in development mode."""
+    public_url: str = ""
+    """The URL under which clients reach the bridge, without `/mcp`: tokens must be issued for it."""
+    trusted_proxies: tuple[str, ...] = ()
+    """Addresses and networks of proxies whose X-Forwarded-For, -Host and -Proto are believed, with commas between."""
+    clock_leeway_seconds: float = 5.0
+    """How far in the future a token may begin, by the clock of its issuer. Its end has no leeway."""
     strict_headers: bool = False
     """Whether `tasks/*` without `Mcp-Name` is refused, as the Tasks extension has it. Some deployed clients send none."""
     state_keys: tuple[str, ...] = field(default=(), repr=False)
@@ -95,17 +107,21 @@ def read_log_settings(environment: Mapping[str, str]) -> tuple[str, str]:
     return level, form
 
 
+def check_development(environment: Mapping[str, str]) -> None:
+    """Raises ConfigError where the settings are those of a bridge that others can reach."""
+    for name in ("host", "public_url"):
+        text = environment.get(_variable(name), "")
+        if text and not is_loopback(urlsplit(text).hostname or text):
+            raise ConfigError(f"{_variable(name)} is {text}, which is not for trials on this machine")
+
+
 def _check(config: Config) -> None:
-    if not is_loopback(config.host):
-        raise ConfigError(
-            f"TENURE_BRIDGE_HOST is {config.host}, which others can reach, and the bridge is in development mode, in which "
-            "nobody is asked who they are; bind to 127.0.0.1, ::1 or localhost"
-        )
+    _check_access(config)
     _check_log(config.log_level, config.log_format)
     read_state_keys(config)
     bounds: dict[str, tuple[float, float]] = {
         "port": (0, 65_535), "admin_port": (0, 65_535), "drain_seconds": (0, 600), "drain_pause_seconds": (0, 600),
-        "store_retry_seconds": (0, 10),
+        "store_retry_seconds": (0, 10), "clock_leeway_seconds": (0, 60),
     }  # fmt: skip
     for name, (least, most) in bounds.items():
         if not least <= getattr(config, name) <= most:
@@ -117,6 +133,36 @@ def _check(config: Config) -> None:
         scheme, separator, authority = origin.partition("://")
         if not (scheme and separator and authority) or "/" in authority or "*" in origin:
             raise ConfigError(f"{_variable('allowed_origins')} has {origin!r}; an origin is like https://app.example:8443")
+
+
+def _check_access(config: Config) -> None:
+    """Whoever can reach the bridge is asked who they are, over TLS; on loopback, trials need not be."""
+    on_loopback = is_loopback(config.host)
+    try:
+        read_networks(config.trusted_proxies)
+    except ValueError as error:
+        raise ConfigError(f"{_variable('trusted_proxies')}: {error}") from None
+    if not config.issuers:
+        if not on_loopback:
+            raise ConfigError(
+                f"TENURE_BRIDGE_HOST is {config.host}, which others can reach, and the bridge is in development mode, in "
+                "which nobody is asked who they are; bind to 127.0.0.1, ::1 or localhost, or set TENURE_BRIDGE_ISSUERS"
+            )
+        if config.public_url:
+            raise ConfigError(f"{_variable('public_url')} is for a bridge that checks tokens; set TENURE_BRIDGE_ISSUERS")
+        return
+    url, name = urlsplit(config.public_url), _variable("public_url")
+    if not _PUBLIC_URL.fullmatch(config.public_url) or url.hostname is None:
+        raise ConfigError(f"{name} must be a URL such as https://mcp.example.com, in small letters, without a slash at its end")
+    if url.scheme == "http" and not is_loopback(url.hostname):
+        raise ConfigError(f"{name} must be an https URL: tokens must not travel in the clear")
+    if not on_loopback and not (url.scheme == "https" and config.trusted_proxies):
+        raise ConfigError(
+            f"TENURE_BRIDGE_HOST is {config.host}, which others can reach: {name} must be an https URL, and "
+            f"{_variable('trusted_proxies')} must name the proxy in front that ends TLS"
+        )
+    if not config.state_keys:
+        raise ConfigError(f"{_variable('state_keys')} is not set; all bridges must have the same key, see the README")
 
 
 def _check_log(level: str, form: str) -> None:

@@ -13,12 +13,13 @@ from uuid import uuid4
 
 import structlog
 from aiohttp import web
-from aiohttp.web_exceptions import HTTPException
-from aiohttp.web_protocol import RequestPayloadError
 
 from mcp_bridge.access.callers import Arrival, Authenticate, Caller
 from mcp_bridge.access.hosts import Guard
 from mcp_bridge.access.places import Place, nothing_here, place_at
+from mcp_bridge.access.proxies import Proxies, Source
+from mcp_bridge.access.resource import Resource
+from mcp_bridge.body import read_body
 from mcp_bridge.dispatch import Dispatcher
 from mcp_bridge.methods.calls import Outbox
 from mcp_bridge.metrics import Metrics
@@ -31,8 +32,6 @@ from mcp_bridge.wire.jsonrpc import Notification, Request, read_message, result_
 from mcp_bridge.wire.sse import event
 from store_service.client import StoreError
 
-BODY_BYTES: Final = 5 * 1024 * 1024 // 4
-BODY_SECONDS: Final = 30.0
 HEADERS_BYTES: Final = 16 * 1024
 TARGET_BYTES: Final = 2 * 1024
 
@@ -50,6 +49,7 @@ class _Exchange:
     request_id: int | str | None = None
     method: str = ""
     era: Era = Era.MODERN
+    place: Place = field(default_factory=Place)
     form: Form = Form.JSON
     stream: EventStream | None = None
     """Where the answer goes, if it may be a stream; it need not have begun."""
@@ -68,12 +68,16 @@ class Endpoint:
         dispatcher: Dispatcher,
         *,
         guard: Guard,
+        proxies: Proxies,
         authenticate: Authenticate,
+        resource: Resource | None,
         metrics: Metrics,
     ) -> None:
         self._dispatcher = dispatcher
         self._guard = guard
+        self._proxies = proxies
         self._authenticate = authenticate
+        self._resource = resource
         self._metrics = metrics
         self._under_way = 0
         self._is_draining = False
@@ -108,6 +112,9 @@ class Endpoint:
 
     async def _answer(self, request: web.BaseRequest, exchange: _Exchange) -> web.StreamResponse:
         try:
+            if (metadata := self._metadata(request)) is not None:
+                exchange.outcome, exchange.status = "OK", metadata.status
+                return metadata
             result = await self._result(request, exchange)
         except Failure as error:
             failure = error
@@ -122,17 +129,18 @@ class Endpoint:
         if exchange.stream is not None and exchange.stream.is_begun:  # its status went out: the error comes inside
             exchange.outcome, exchange.status = str(failure.code), HTTPStatus.OK
             return await exchange.stream.end(failure.body(exchange.request_id))
+        if failure.challenge is not None and self._resource is not None:
+            failure.headers["WWW-Authenticate"] = self._resource.challenge(exchange.place, failure.challenge)
         return _refuse(exchange, failure)
 
     async def _result(self, request: web.BaseRequest, exchange: _Exchange) -> bytes | None:
         """The whole answer to a request; None for a notification. Raises Failure."""
-        headers = Headers((name.decode("latin-1"), value.decode("latin-1")) for name, value in request.raw_headers)
-        place = _read_place(request)
-        self._guard.check(headers, target_authority=urlsplit(request.raw_path).netloc or None)
-        caller = exchange.caller = await self._authenticate(Arrival(place, headers))
+        place = exchange.place = _read_place(request)
+        headers, source = self._check_source(request)
+        caller = exchange.caller = await self._authenticate(Arrival(place, headers, source))
         check_content(headers)
         exchange.form = choose_form(headers)
-        message = self._read(await _read_body(request), exchange)
+        message = self._read(await read_body(request), exchange)
         if isinstance(message, Notification):
             return None
         era = exchange.era = era_of(message, headers)
@@ -145,6 +153,23 @@ class Endpoint:
             return result_answer(message.id, await method(call))
         exchange.stream = EventStream(request, _STREAM_HEADERS)
         return result_answer(message.id, await converse(method(call), outbox, exchange.stream))
+
+    def _check_source(self, request: web.BaseRequest) -> tuple[Headers, Source]:
+        """Its headers, and from where it comes. Raises Failure for hosts and origins that may not call."""
+        headers = Headers((name.decode("latin-1"), value.decode("latin-1")) for name, value in request.raw_headers)
+        source = self._proxies.source(request.remote or "", headers)
+        self._guard.check(headers, source, target_authority=urlsplit(request.raw_path).netloc or None)
+        return headers, source
+
+    def _metadata(self, request: web.BaseRequest) -> web.Response | None:
+        """Where clients get tokens, if it is that which is asked for. Raises Failure."""
+        described = self._resource.metadata_at(request.rel_url.raw_path) if self._resource else None
+        if described is None:
+            return None
+        if request.method not in ("GET", "HEAD"):
+            raise refused(405, "Only GET is served here", headers={"Allow": "GET, HEAD"}, closes=True)
+        self._check_source(request)
+        return web.Response(body=described, headers=_JSON_HEADERS)
 
     def _read(self, body: bytes, exchange: _Exchange) -> Request | Notification:
         try:
@@ -222,35 +247,6 @@ def _read_place(request: web.BaseRequest) -> Place:
     if sum(len(name) + len(value) for name, value in request.raw_headers) > HEADERS_BYTES:
         raise refused(431, "The header is too large", closes=True)
     return place
-
-
-async def _read_body(request: web.BaseRequest) -> bytes:
-    """The body, its real bytes counted as they come, whatever was declared. Raises Failure 413, 408 or 400."""
-    if (request.content_length or 0) > BODY_BYTES:
-        raise _too_large()
-    content = request.content
-    try:
-        if content.is_eof() and content.total_bytes <= BODY_BYTES:  # all of it came with the header
-            return content.read_nowait()
-        if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
-            request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        chunks: list[bytes] = []
-        size = 0
-        async with asyncio.timeout(BODY_SECONDS):
-            while chunk := await content.readany():
-                size += len(chunk)
-                if size > BODY_BYTES:
-                    raise _too_large()
-                chunks.append(chunk)
-    except TimeoutError:
-        raise refused(408, f"The body did not arrive within {BODY_SECONDS:g} s", closes=True) from None
-    except (RequestPayloadError, HTTPException):
-        raise refused(400, "The body cannot be read", closes=True) from None
-    return b"".join(chunks)
-
-
-def _too_large() -> Failure:
-    return refused(413, f"The body must be at most {BODY_BYTES} bytes", closes=True)
 
 
 async def _succeed(exchange: _Exchange, result: bytes | None) -> web.StreamResponse:

@@ -20,6 +20,12 @@ class Metrics:
         self.missing_names = Counter(
             "tenure_bridge_missing_mcp_name", "Calls of tasks/* that were served without Mcp-Name.", registry=registry
         )
+        self.authentications = Counter(
+            "tenure_bridge_authentications",
+            "Requests by whether their token was believed, or why not.",
+            ["outcome"],
+            registry=registry,
+        )
         self.held_calls = Gauge("tenure_bridge_held_calls", "Calls that wait for their work right now.", registry=registry)
 
     def tell(self, method: str, outcome: str, seconds: float) -> None:

@@ -4,6 +4,7 @@ Source: contract, sections 5, 10.7 and 10.16.
 """
 
 import math
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -81,22 +82,26 @@ def ttl_ms(task: types_pb2.Task) -> int:
     return max(0, _ms(task.read_at) - _ms(task.created_at)) + task.contract.ttl_ms
 
 
-def task_members(task: types_pb2.Task) -> bytes:
-    """The members of a task without its outcome, for `Results.write`: what a created task is answered with."""
-    return results.join(_fields(task))
+def task_members(task: types_pb2.Task, questions: Sequence[Question]) -> bytes:
+    """The members of a task without its outcome, for `Results.write`: what a created task is answered with.
+
+    `questions` are those that are open and the reader's to answer. To others the task is one that works.
+    """
+    return results.join(_fields(task, questions))
 
 
-def detailed_task_members(task: types_pb2.Task) -> bytes:
-    """The members of a task with its result, its error or its open questions: what `tasks/get` is answered with."""
-    if questions := open_questions(task):
-        return results.join(_fields(task), inputRequests=input_requests(questions))
+def detailed_task_members(task: types_pb2.Task, questions: Sequence[Question]) -> bytes:
+    """The members of a task with its result, its error or the `questions`: what `tasks/get` is answered with."""
+    members = task_members(task, questions)
+    if questions:
+        return members + b',"inputRequests":' + input_requests(questions)
     match task.WhichOneof("outcome"):
         case "result":
-            return results.join(_fields(task), result=results.inlined(tool_result(task)))
+            return members + b',"result":' + results.inlined(tool_result(task))
         case "error":
-            return results.join(_fields(task), error=msgspec.json.encode(_error(task.error)))
+            return members + b',"error":' + msgspec.json.encode(_error(task.error))
         case _:
-            return results.join(_fields(task))
+            return members
 
 
 def tool_result(task: types_pb2.Task) -> bytes:
@@ -132,10 +137,10 @@ def failure_from(error: "StoreError") -> Failure | None:
             return None
 
 
-def _fields(task: types_pb2.Task) -> dict[str, Any]:
+def _fields(task: types_pb2.Task, questions: Sequence[Question]) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "taskId": task.task_id,
-        "status": "input_required" if open_questions(task) else _STATUSES[task.state],
+        "status": "input_required" if questions else _STATUSES[task.state],
         "createdAt": _text(task.created_at),
         "lastUpdatedAt": _text(task.changed_at),
         "ttlMs": ttl_ms(task),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from taskstore.v1 import types_pb2
 
 from mcp_bridge.access.places import Place, nothing_here
+from mcp_bridge.access.proxies import Source
 from mcp_bridge.wire.headers import Headers
 
 
@@ -19,6 +20,8 @@ class Caller:
     scopes: frozenset[str] = frozenset()
     """What its token was issued for, as it says, without what that implies."""
     groups: frozenset[str] = frozenset()
+    token_id: str = ""
+    """What stands for its token in the audit log."""
     expires_at: float | None = None
     """When its token ends, in seconds of the epoch; None means never."""
     is_development: bool = False
@@ -40,6 +43,7 @@ class Arrival:
 
     place: Place
     headers: Headers
+    source: Source
 
 
 Authenticate = Callable[[Arrival], Awaitable[Caller]]

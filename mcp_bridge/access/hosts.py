@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Final
 
+from mcp_bridge.access.proxies import Source
 from mcp_bridge.wire.failures import refused
 from mcp_bridge.wire.headers import Headers
 
@@ -27,12 +28,18 @@ class Guard:
     loopback: bool
     allowed_hosts: frozenset[str]
     allowed_origins: frozenset[str]
+    requires_tls: bool = False
+    """Whether only a proxy that is believed may call, and only for clients that came to it over TLS."""
 
-    def check(self, headers: Headers, *, target_authority: str | None = None) -> None:
+    def check(self, headers: Headers, source: Source, *, target_authority: str | None = None) -> None:
         """Raises Failure 403, or 400 for two Host fields. `target_authority` is that of an absolute request target."""
         hosts = headers.all("Host")
         if len(hosts) > 1:
             raise refused(400, "Host is there more than once", closes=True)
+        if self.requires_tls and not source.is_secure:
+            raise refused(403, "Only HTTPS is served here", closes=True)
+        if source.host is not None:
+            hosts = [source.host]
         if target_authority is not None:
             hosts = [*hosts, target_authority]
         if not hosts or not all(self._is_host_allowed(host) for host in hosts):

@@ -1,6 +1,6 @@
 """Which tools there are for whom, and how each runs. Source: contract, section 4."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import islice
@@ -10,7 +10,8 @@ from jsonschema_rs import Draft202012Validator
 from taskstore.v1 import types_pb2
 
 from mcp_bridge.access.callers import Caller
-from mcp_bridge.access.grants import Action
+from mcp_bridge.access.grants import OWNERS, Action, Grant, Grants, Verdict
+from mcp_bridge.wire.failures import insufficient_scope, task_not_found
 from mcp_bridge.wire.questions import Question
 
 _ERRORS_NAMED: Final = 5
@@ -53,6 +54,13 @@ class Route:
     disconnect_grace_ms: int
     continues_on_disconnect: bool
     execution_deadline_ms: int
+    grants: Grants
+    advertise: bool
+    """Whether those who lack nothing but scopes are told of the tool, and of the scopes."""
+
+    def judge(self, caller: Caller) -> Verdict:
+        """Whether the caller may call the tool; those who may ask for scopes are told so only if it is advertised."""
+        return _told(self.grants.judge_call(caller), self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,22 +93,77 @@ class Routes:
     """The routes of every tenant, in the order of the route file."""
 
     tenants: Mapping[str, Mapping[str, Route]]
+    grants: Mapping[str, Grants] = field(default_factory=dict)
+    """Those of each tenant, for tasks whose tool has no route any more."""
+    _for_others: Mapping[str, frozenset[Grant]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        for_others = {
+            tenant: frozenset(
+                grant for route in routes.values() for grant in (route.grants.read_any, route.grants.approve) if grant
+            )
+            for tenant, routes in self.tenants.items()
+        }
+        object.__setattr__(self, "_for_others", for_others)
 
     def granted(self, caller: Caller) -> Sequence[Route]:
-        """The tools that the caller may call."""
-        return tuple(self.tenants.get(caller.tenant, {}).values())
+        """The tools that the caller may call, and those that it may ask the scopes for."""
+        routes = self.tenants.get(caller.tenant, {}).values()
+        return tuple(route for route in routes if route.judge(caller) is not Verdict.DENIED)
 
     def find(self, caller: Caller, tool: str) -> Route | None:
-        """The route of a tool that the caller may call."""
-        return self.tenants.get(caller.tenant, {}).get(tool)
+        """The route of a tool that the caller may call. Raises Failure 403 for one that it may ask the scopes for."""
+        route = self.tenants.get(caller.tenant, {}).get(tool)
+        verdict = Verdict.DENIED if route is None else route.judge(caller)
+        if route is not None and verdict is Verdict.LACKS_SCOPES and route.grants.call is not None:
+            raise insufficient_scope(route.grants.call.scopes)
+        return route if verdict is Verdict.GRANTED else None
 
-    def may(self, caller: Caller, _action: Action, task: types_pb2.Task) -> bool:
-        """Whether the caller may do this with this task, by what the routes say now. A task belongs to its owner.
+    def may(self, caller: Caller, action: Action, task: types_pb2.Task) -> bool:
+        """Whether the caller may do this with this task, by what the routes say now.
 
         It is asked again before each thing that is done or shown: at every request, and at every snapshot of a stream.
         Whether the caller's token has ended is not asked here, see `Caller.is_expired`.
         """
-        return task.tenant_id == caller.tenant and task.contract.owner == caller.owner
+        grants = self._grants(caller, task)
+        return grants.judge(caller, action, is_own=_is_own(caller, task)) is Verdict.GRANTED
+
+    def require(self, caller: Caller, action: Action, task: types_pb2.Task) -> None:
+        """Raises Failure unless the caller may do this with this task: -32602, as if there were none; or 403 to an owner
+        who may ask the scopes for it."""
+        if self.may(caller, action, task):
+            return
+        route, grant = self._route(caller, task), self._grants(caller, task).own(action)
+        if route is None or grant is None or not _is_own(caller, task) or _told(grant.judge(caller), route) is Verdict.DENIED:
+            raise task_not_found()
+        raise insufficient_scope(grant.scopes)
+
+    def asked(self, caller: Caller, task: types_pb2.Task, questions: Iterable[Question]) -> tuple[Question, ...]:
+        """Those of the task's open questions that are the caller's to answer."""
+        return self._grants(caller, task).asked(caller, questions, is_own=_is_own(caller, task))
+
+    def reads_others(self, caller: Caller) -> bool:
+        """Whether the caller may read tasks of others. It depends on no task, so that nothing is told by how long it takes."""
+        grants = self._for_others.get(caller.tenant, ())
+        return not caller.is_development and any(grant.judge(caller) is Verdict.GRANTED for grant in grants)
+
+    def _route(self, caller: Caller, task: types_pb2.Task) -> Route | None:
+        return self.tenants.get(caller.tenant, {}).get(task.contract.tool)
+
+    def _grants(self, caller: Caller, task: types_pb2.Task) -> Grants:
+        """What is said about a task of the caller's tenant; nothing about any other."""
+        if task.tenant_id != caller.tenant:
+            return Grants()
+        route = self._route(caller, task)
+        return route.grants if route is not None else self.grants.get(caller.tenant, OWNERS)
+
+
+def _is_own(caller: Caller, task: types_pb2.Task) -> bool:
+    return task.tenant_id == caller.tenant and task.contract.owner == caller.owner
+
+
+def _told(verdict: Verdict, route: Route) -> Verdict:
+    return Verdict.DENIED if verdict is Verdict.LACKS_SCOPES and not route.advertise else verdict
 
 
 def _fault(path: Sequence[str | int], message: str) -> str:

@@ -5,20 +5,19 @@ Source: contract, sections 4 and 10.21. The shape is in `routes.schema.json` bes
 
 import re
 from collections.abc import Mapping
-from importlib.resources import files
-from pathlib import Path as FilePath
 from typing import Any, Final
 
 import msgspec
-from jsonschema_rs import Draft202012Validator, ValidationError, ValidationErrorKind
 
 from mcp_bridge.access.answers import METHODS, check_question
+from mcp_bridge.access.config_files import ConfigFileError, as_list, as_mapping, check_shape, read_document, read_schema
+from mcp_bridge.access.grants import Grants
+from mcp_bridge.access.grants_file import read_grants
 from mcp_bridge.access.routes import Arguments, Route, Routes, TaskMode
 from mcp_bridge.access.tool_schemas import compile_arguments, compile_schema
-from mcp_bridge.access.yaml_lines import Document, Path, Problem, read_yaml
+from mcp_bridge.access.yaml_lines import Document, Path, Problem
 from mcp_bridge.wire.questions import Question
 
-FILE_BYTES: Final = 16 * 1024 * 1024
 QUESTION_BYTES: Final = 64 * 1024
 
 _DURATION = re.compile(r"([0-9]{1,9})(ms|s|m|h|d)")
@@ -52,36 +51,18 @@ _SHOWN: Final[Mapping[str, str]] = {
 }
 
 
-class RouteFileError(Exception):
-    """The route file cannot be used. `problems` has everything that is wrong with it, in the order of its lines."""
-
-    def __init__(self, path: str, problems: list[Problem]) -> None:
-        self.problems = sorted(set(problems), key=lambda one: (one.line, str(one.path), one.reason))
-        super().__init__("\n".join(f"{path}:{one.line}: {_place(one.path)}{one.reason}" for one in self.problems))
-
-
 def load_routes(path: str) -> Routes:
-    """The routes in a file. Raises RouteFileError, or OSError when there is no such file."""
-    with FilePath(path).open("rb") as file:
-        data = file.read(FILE_BYTES + 1)
-    if len(data) > FILE_BYTES:
-        raise RouteFileError(path, [Problem(1, (), f"the file is larger than {FILE_BYTES} bytes")])
-    try:
-        text = data.decode()
-    except UnicodeDecodeError as error:
-        line = data[: error.start].count(b"\n") + 1
-        raise RouteFileError(path, [Problem(line, (), "the file must be UTF-8")]) from None
-    document = read_yaml(text)
+    """The routes in a file. Raises ConfigFileError, or OSError when there is no such file."""
+    document = read_document(path)
     routes = _Check(document).routes()
     if document.problems:
-        raise RouteFileError(path, document.problems)
+        raise ConfigFileError(path, document.problems)
     return routes
 
 
 def routes_schema() -> dict[str, Any]:
     """The JSON Schema of route files."""
-    text = files("mcp_bridge.access").joinpath("routes.schema.json").read_bytes()
-    return msgspec.json.decode(text, type=dict[str, Any])
+    return read_schema("routes.schema.json")
 
 
 class _Check:
@@ -89,52 +70,33 @@ class _Check:
 
     def __init__(self, document: Document) -> None:
         self._document = document
-        self._schema = routes_schema()
 
     def routes(self) -> Routes:
         if self._document.value is None and self._document.problems:
             return Routes({})
-        self._check_shape()
+        check_shape(self._document, routes_schema())
         takes: dict[Path, Arguments] = {}
-        for tenant, content in _mapping(_mapping(self._document.value).get("tenants")).items():
+        for tenant, content in as_mapping(as_mapping(self._document.value).get("tenants")).items():
             names: set[str] = set()
-            for index, tool in enumerate(_list(_mapping(content).get("tools"))):
+            for index, tool in enumerate(as_list(as_mapping(content).get("tools"))):
                 path: Path = ("tenants", tenant, "tools", index)
-                self._check_tool(_mapping(tool), path, names)
-                if arguments := self._check_schemas(_mapping(tool), path):
+                self._check_tool(as_mapping(tool), path, names)
+                self._check_advertise(as_mapping(tool), as_mapping(content), path)
+                if arguments := self._check_schemas(as_mapping(tool), path):
                     takes[path] = arguments
         if self._document.problems:
             return Routes({})
+        root = self._document.value
         return Routes(
             {
                 tenant: {
-                    tool["name"]: _route(tool, takes["tenants", tenant, "tools", index])
+                    tool["name"]: _route(tool, takes["tenants", tenant, "tools", index], read_grants(root, content, tool))
                     for index, tool in enumerate(content["tools"])
                 }
-                for tenant, content in self._document.value["tenants"].items()
-            }
+                for tenant, content in root["tenants"].items()
+            },
+            {tenant: read_grants(root, content) for tenant, content in root["tenants"].items() if "grants" in content},
         )
-
-    def _check_shape(self) -> None:
-        for error in Draft202012Validator(self._schema).iter_errors(self._document.value):
-            path = tuple(error.instance_path)
-            match error.kind:
-                case ValidationErrorKind.AdditionalProperties(unexpected=names):
-                    for name in names:
-                        self._problem((*path, name), "is not a key that is known here")
-                case ValidationErrorKind.Required(property=name):
-                    self._problem((*path, name), "is missing")
-                case ValidationErrorKind.PropertyNames(error=inner):
-                    self._problem((*path, str(inner.instance)), self._rule(error))
-                case _:
-                    self._problem(path, self._rule(error))
-
-    def _rule(self, error: ValidationError) -> str:
-        """What the schema says in words about the value that broke it."""
-        node: Any = self._schema
-        for step in error.schema_path[:-1]:
-            node = node[step]
-        return str(node.get("description", error.message[:200]))
 
     def _check_tool(self, tool: Mapping[str, Any], path: Path, names: set[str]) -> None:
         name = tool.get("name")
@@ -148,13 +110,18 @@ class _Check:
                 self._problem((*path, key), f"must be {words}")
         if _ms(tool.get("inline_wait")) and tool.get("task") != "optional":
             self._problem((*path, "inline_wait"), "works only with `task: optional`")
-        self._check_preflight(_list(tool.get("preflight")), (*path, "preflight"))
+        self._check_preflight(as_list(tool.get("preflight")), (*path, "preflight"))
+
+    def _check_advertise(self, tool: Mapping[str, Any], tenant: Mapping[str, Any], path: Path) -> None:
+        said = {**as_mapping(tenant.get("grants")), **as_mapping(tool.get("grants"))}
+        if tool.get("advertise") and "scopes" not in as_mapping(said.get("call")):
+            self._problem((*path, "advertise"), "works only with `call: {scopes: ...}` among the grants")
 
     def _check_preflight(self, questions: list[Any], path: Path) -> None:
         keys: set[str] = set()
         for index, question in enumerate(questions):
             here: Path = (*path, index)
-            key, method, params = (_mapping(question).get(name) for name in ("key", "method", "params"))
+            key, method, params = (as_mapping(question).get(name) for name in ("key", "method", "params"))
             if isinstance(key, str):
                 if key in keys:
                     self._problem((*here, "key"), f"the key {key} is there twice")
@@ -179,14 +146,7 @@ class _Check:
         self._document.problems.append(Problem(self._document.line(path), path, reason))
 
 
-def _place(path: Path) -> str:
-    """A path as it is told to people, within its tenant: `tools[0].workflow: `."""
-    shown = path[2:] if path[:1] == ("tenants",) and len(path) > 2 else path
-    text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in shown)
-    return f"{text.removeprefix('.')}: " if text else ""
-
-
-def _route(tool: Mapping[str, Any], arguments: Arguments) -> Route:
+def _route(tool: Mapping[str, Any], arguments: Arguments, grants: Grants) -> Route:
     """A route of a tool that was found right."""
     durations = {key: _ms(tool.get(key, default)) or 0 for key, default in _DEFAULTS.items()}
     output = tool.get("output_schema")
@@ -211,6 +171,8 @@ def _route(tool: Mapping[str, Any], arguments: Arguments) -> Route:
         disconnect_grace_ms=durations["disconnect_grace"],
         continues_on_disconnect=tool.get("on_disconnect") == "continue",
         execution_deadline_ms=durations["execution_deadline"],
+        grants=grants,
+        advertise=tool.get("advertise", False),
     )
 
 
@@ -228,7 +190,7 @@ def _describe_to_legacy(tool: Mapping[str, Any]) -> bytes:
     if tool["task"] == "required" or tool.get("requires") or tool.get("preflight"):
         return b""
     shown = _describe(tool)
-    if _mapping(shown.get("outputSchema")).get("type") != "object":
+    if as_mapping(shown.get("outputSchema")).get("type") != "object":
         shown.pop("outputSchema", None)
     return msgspec.json.encode(shown)
 
@@ -237,11 +199,3 @@ def _ms(text: object) -> int | None:
     """A duration in milliseconds; None for what is none."""
     match = _DURATION.fullmatch(text) if isinstance(text, str) else None
     return int(match[1]) * _UNIT_MS[match[2]] if match else None
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _list(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []

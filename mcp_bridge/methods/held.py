@@ -82,7 +82,7 @@ class HeldCalls:
             if is_resumed and keeps:
                 await self.attach(caller, task, abandon_after_ms=abandon_after_ms)
             async with self._renewing(caller, task, abandon_after_ms):
-                news = await self.news_of(caller, task, within_ms=route.call_timeout_ms, relay=relay)
+                news = await self.news_of(caller, route, task, within_ms=route.call_timeout_ms, relay=relay)
             if news is not None and is_terminal(news):
                 return news
             if news is None and state.rounds >= route.max_detaches:
@@ -100,10 +100,10 @@ class HeldCalls:
             self._metrics.held_calls.dec()
 
     async def news_of(
-        self, caller: Caller, task: types_pb2.Task, *, within_ms: int, relay: ProgressRelay | None = None
+        self, caller: Caller, route: Route, task: types_pb2.Task, *, within_ms: int, relay: ProgressRelay | None = None
     ) -> types_pb2.Task | None:
-        """The task once it has ended, with its outcome, or once it asks; None when neither comes in time, or the bridge is
-        stopping."""
+        """The task once it has ended, with its outcome, or once it asks the caller; None when neither comes in time, or the
+        bridge is stopping."""
         wanted = tasks_pb2.WatchedTask(
             tenant_id=caller.tenant, task_id=task.task_id, owner=caller.owner, view=types_pb2.TASK_VIEW_OUTCOME
         )
@@ -116,7 +116,7 @@ class HeldCalls:
                     async for news in snapshots:
                         if relay is not None:
                             relay.relay(news.reports)
-                        if is_terminal(news.task) or open_questions(news.task):
+                        if is_terminal(news.task) or route.grants.asked(caller, open_questions(news.task), is_own=True):
                             return news.task
             raise AssertionError("a watch ends with its task")
         except TimeoutError:

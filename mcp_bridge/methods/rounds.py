@@ -4,7 +4,7 @@ Source: contract, sections 4, 10.1, 10.2, 10.4, 10.12 and 10.13.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 from uuid import uuid4
 
@@ -46,7 +46,7 @@ class Rounds:
             raise bad_state()
         return state
 
-    async def resume(self, call: Call, wanted: ToolCall, state: RequestState) -> types_pb2.Task:
+    async def resume(self, call: Call, route: Route, wanted: ToolCall, state: RequestState) -> types_pb2.Task:
         """The task that the call goes on with, after the answers that it brings. Raises Failure -32602."""
         caller = call.caller
         request = tasks_pb2.GetTaskRequest(tenant_id=caller.tenant, task_id=state.task_id, owner=caller.owner)
@@ -59,7 +59,8 @@ class Rounds:
         if state.expires_at_ms <= clock_ms(task) or is_expired(task):
             raise bad_state()
         call.noted["task_id"] = task.task_id
-        await answer_questions(self._store, caller, task, wanted.responses)
+        questions = route.grants.asked(caller, open_questions(task), is_own=True)
+        await answer_questions(self._store, caller, task, questions, wanted.responses)
         return task
 
     def preflight(self, call: Call, route: Route, wanted: ToolCall, state: RequestState) -> RequestState | bytes:
@@ -83,7 +84,7 @@ class Rounds:
 
         Raises Failure -32021 if this request did not declare what is asked.
         """
-        questions = open_questions(task)
+        questions = route.grants.asked(call.caller, open_questions(task), is_own=True)
         require_shown(call, questions)
         expires_at_ms = min(clock_ms(task) + route.answer_within_ms, waits_until_ms(task))
         state = msgspec.structs.replace(state, task_id=task.task_id, answers={})
@@ -112,18 +113,20 @@ def first_state(caller: Caller, key: str | None) -> RequestState:
     return RequestState(call_id=call_id, expires_at_ms=0, rounds=0, has_key=key is not None)
 
 
-async def answer_questions(store: TaskStore, caller: Caller, task: types_pb2.Task, responses: dict[str, bytes]) -> None:
-    """Hands the store the answers to questions that are open; the others are ignored.
+async def answer_questions(
+    store: TaskStore, caller: Caller, task: types_pb2.Task, questions: Iterable[Question], responses: dict[str, bytes]
+) -> None:
+    """Hands the store the answers to `questions`, which are open and the caller's to answer; the others are ignored.
 
     Raises Failure -32602, and stores none, if one of them does not answer its question.
     """
-    answers = check_answers({question.key: question for question in open_questions(task)}, responses)
+    answers = check_answers({question.key: question for question in questions}, responses)
     if answers:
         await store.answer_inputs(
             tasks_pb2.AnswerInputsRequest(
                 tenant_id=caller.tenant,
                 task_id=task.task_id,
-                owner=caller.owner,
+                owner=task.contract.owner,
                 answered_by=caller.owner,
                 answers=_input_answers(answers),
             )
@@ -137,10 +140,13 @@ def require_shown(call: Call, questions: Sequence[Question]) -> None:
 
 
 def early_answers(route: Route, wanted: ToolCall) -> list[types_pb2.InputAnswer]:
-    """Answers given before their questions. What could answer no question at all is left out, and asked in its time.
+    """Answers given before their questions. What could answer no question at all is left out, and asked in its time; so is
+    everything where there may be questions that are not the caller's to answer.
 
     Raises Failure -32602 for too many.
     """
+    if route.grants.approve is not None:
+        return []
     asked_first = {question.key for question in route.preflight}
     answers = {
         key: response

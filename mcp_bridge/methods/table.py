@@ -34,7 +34,7 @@ def make_methods(
 ) -> Methods:
     """The methods over one store, by one route file."""
     tools = ToolMethods(store, routes, results, held, Rounds(store, results, keys))
-    tasks = TaskMethods(store, results, polls)
+    tasks = TaskMethods(store, routes, results, polls)
     legacy = LegacyMethods(store, routes, results, held, keys)
     return Methods(
         modern={

@@ -5,7 +5,9 @@ from typing import Final
 
 from taskstore.v1 import tasks_pb2, types_pb2
 
+from mcp_bridge.access.grants import Action
 from mcp_bridge.access.polls import Polls
+from mcp_bridge.access.routes import Routes
 from mcp_bridge.methods.calls import Call
 from mcp_bridge.methods.rounds import answer_questions, require_shown
 from mcp_bridge.translate import detailed_task_members, is_expired, is_terminal, open_questions, poll_interval_ms
@@ -23,12 +25,13 @@ one, so that looking for those takes as long as for any other."""
 class TaskMethods:
     """What a caller does with its own tasks.
 
-    An id that is unknown, malformed, expired, of another tenant or of another owner gets one and the same answer,
-    after one and the same read of the store.
+    An id that is unknown, malformed, expired, of another tenant, or of an owner whose tasks the caller may not see gets one
+    and the same answer, after one and the same read of the store.
     """
 
-    def __init__(self, store: TaskStore, results: Results, polls: Polls) -> None:
+    def __init__(self, store: TaskStore, routes: Routes, results: Results, polls: Polls) -> None:
         self._store = store
+        self._routes = routes
         self._results = results
         self._polls = polls
 
@@ -39,10 +42,11 @@ class TaskMethods:
         call.meta.require_tasks()
         if (seconds := self._polls.take(call.caller, task_id)) is not None:
             raise Failure(TOO_MANY, "Polled too often; keep to pollIntervalMs", retry_after_seconds=seconds)
-        task = await self._read_task(call, task_id, types_pb2.TASK_VIEW_OUTCOME)
+        task = await self._read_task(call, task_id, Action.READ)
         self._polls.advertise(call.caller, task_id, poll_interval_ms(task))
-        require_shown(call, open_questions(task))
-        return self._results.write(detailed_task_members(task))
+        questions = self._routes.asked(call.caller, task, open_questions(task))
+        require_shown(call, questions)
+        return self._results.write(detailed_task_members(task, questions))
 
     async def update_task(self, call: Call) -> bytes:
         """Hands the task the answers to its open questions; those to any other are acknowledged and change nothing.
@@ -54,15 +58,16 @@ class TaskMethods:
         if "inputResponses" not in call.params:
             raise invalid_params("inputResponses must be an object")
         call.meta.require_tasks()
-        task = await self._read_task(call, task_id, types_pb2.TASK_VIEW_BASIC)
-        await answer_questions(self._store, call.caller, task, responses)
+        task = await self._read_task(call, task_id, Action.ANSWER)
+        questions = self._routes.asked(call.caller, task, open_questions(task))
+        await answer_questions(self._store, call.caller, task, questions, responses)
         return self._results.write()
 
     async def cancel_task(self, call: Call) -> bytes:
         """Records the wish that the task ends. A task that has ended is left as it is, and acknowledged."""
         task_id = read_task_id(call.params)
         call.meta.require_tasks()
-        task = await self._read_task(call, task_id, types_pb2.TASK_VIEW_BASIC)
+        task = await self._read_task(call, task_id, Action.CANCEL)
         if not is_terminal(task):
             await self._store.cancel_task(
                 tasks_pb2.CancelTaskRequest(
@@ -74,19 +79,28 @@ class TaskMethods:
             )
         return self._results.write()
 
-    async def _read_task(self, call: Call, task_id: str, view: types_pb2.TaskView.ValueType) -> types_pb2.Task:
-        """The caller's task. Raises Failure -32602 when there is none whose handle lives."""
+    async def _read_task(self, call: Call, task_id: str, action: Action) -> types_pb2.Task:
+        """A task with which the caller may do this. Raises Failure -32602 when there is none whose handle lives.
+
+        Who may see tasks of others is shown what comes of one after a second read, so that the first, which may find what
+        is not the caller's, takes as long whatever is found.
+        """
         is_formed = _TASK_ID.fullmatch(task_id) is not None
         if is_formed:
             call.noted["task_id"] = task_id
-        task = await self._store.get_task(
-            tasks_pb2.GetTaskRequest(
-                tenant_id=call.caller.tenant,
-                task_id=task_id if is_formed else _NOBODYS_ID,
-                owner=call.caller.owner,
-                view=view,
-            )
+        reads_others = self._routes.reads_others(call.caller)
+        view = types_pb2.TASK_VIEW_OUTCOME if action is Action.READ else types_pb2.TASK_VIEW_BASIC
+        request = tasks_pb2.GetTaskRequest(
+            tenant_id=call.caller.tenant,
+            task_id=task_id if is_formed else _NOBODYS_ID,
+            owner=None if reads_others else call.caller.owner,
+            view=types_pb2.TASK_VIEW_BASIC if reads_others else view,
         )
+        task = await self._store.get_task(request)
         if is_expired(task):
             raise task_not_found()
+        self._routes.require(call.caller, action, task)
+        if request.view != view:
+            request.view = view
+            task = await self._store.get_task(request)
         return task

@@ -13,7 +13,7 @@ from mcp_bridge.methods.creation import create_task, fault_in, read_key, result_
 from mcp_bridge.methods.held import HeldCalls
 from mcp_bridge.methods.progress import ProgressRelay
 from mcp_bridge.methods.rounds import Rounds, require_shown
-from mcp_bridge.translate import is_terminal, task_members
+from mcp_bridge.translate import is_terminal, open_questions, task_members
 from mcp_bridge.wire.failures import invalid_params
 from mcp_bridge.wire.headers import check_params
 from mcp_bridge.wire.mcp import ToolCall, read_tool_call, tasks_required
@@ -56,7 +56,7 @@ class ToolMethods:
         require_shown(call, route.preflight)
         state = self._rounds.open(call, route, wanted, key)
         if state.task_id:  # what began as a held call ends as one
-            return await self._hold(call, route, wanted, state, await self._rounds.resume(call, wanted, state))
+            return await self._hold(call, route, wanted, state, await self._rounds.resume(call, route, wanted, state))
         if fault := fault_in(route, wanted):
             return self._results.write_tool_result(tool_error(fault))
         ready = self._rounds.preflight(call, route, wanted, state)
@@ -92,12 +92,13 @@ class ToolMethods:
         created = await create_task(self._store, call, route, wanted, state, abandon_after_ms=abandon_after_ms)
         task = created.task
         if waits:
-            task = await self._held.news_of(call.caller, task, within_ms=route.inline_wait_ms) or task
+            task = await self._held.news_of(call.caller, route, task, within_ms=route.inline_wait_ms) or task
             if task.state in (types_pb2.TASK_STATE_COMPLETED, types_pb2.TASK_STATE_FAILED):
                 return self._results.write_tool_result(result_of(task))
         if (abandon_after_ms or created.replayed) and not is_terminal(task):
             await self._held.attach(call.caller, task, abandon_after_ms=0)
-        return self._results.write(task_members(task), result_type="task")
+        questions = route.grants.asked(call.caller, open_questions(task), is_own=True)
+        return self._results.write(task_members(task, questions), result_type="task")
 
 
 def timed_out(route: Route) -> bytes:

@@ -1,9 +1,12 @@
 """What is answered when a call fails: one exception, and the one table of its codes. Source: contract, section 10.16."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
+
+from mcp_bridge.wire import challenges
+from mcp_bridge.wire.challenges import Challenge
 
 PARSE_ERROR: Final = -32700
 INVALID_REQUEST: Final = -32600
@@ -13,6 +16,7 @@ INTERNAL_ERROR: Final = -32603
 HEADER_MISMATCH: Final = -32020
 MISSING_CAPABILITY: Final = -32021
 UNSUPPORTED_VERSION: Final = -32022
+FORBIDDEN: Final = 40300
 KEY_CONFLICT: Final = 40900
 TOO_MANY: Final = 42900
 UNAVAILABLE: Final = 50300
@@ -26,6 +30,7 @@ STATUSES: Final[Mapping[int, int]] = {
     HEADER_MISMATCH: 400,
     MISSING_CAPABILITY: 400,
     UNSUPPORTED_VERSION: 400,
+    FORBIDDEN: 403,
     KEY_CONFLICT: 409,
     TOO_MANY: 429,
     UNAVAILABLE: 503,
@@ -47,6 +52,7 @@ class Failure(Exception):  # noqa: N818 (it is an answer)
         headers: Mapping[str, str] | None = None,
         closes: bool = False,
         is_of_http: bool = False,
+        challenge: Challenge | None = None,
     ) -> None:
         super().__init__(message)
         self.code = code
@@ -61,6 +67,8 @@ class Failure(Exception):  # noqa: N818 (it is an answer)
         """Whether the connection must not be used again."""
         self.is_of_http = is_of_http
         """Whether the status says it, in every era; the JSON-RPC errors of earlier eras have the status 200."""
+        self.challenge = challenge
+        """What the client must bring to be let in."""
         self.request_id: int | str | None = None
         """The id to answer with, where it was read before a call was made of the message."""
 
@@ -78,6 +86,32 @@ class Failure(Exception):  # noqa: N818 (it is an answer)
 def refused(status: int, message: str, *, headers: Mapping[str, str] | None = None, closes: bool = False) -> Failure:
     """The HTTP request itself is refused, before anything of JSON-RPC is read."""
     return Failure(INVALID_REQUEST, message, status=status, headers=headers, closes=closes, is_of_http=True)
+
+
+def unauthorized(description: str | None = None) -> Failure:
+    """Nobody is let in without a token; with a `description`, of what was wrong with the one that was brought."""
+    challenge = Challenge(challenges.INVALID_TOKEN if description else "", description or "")
+    return _challenged(401, INVALID_REQUEST, description or "An access token is required", challenge)
+
+
+def malformed_authorization(description: str) -> Failure:
+    """The credentials are not written as credentials are."""
+    return _challenged(400, INVALID_REQUEST, description, Challenge(challenges.INVALID_REQUEST, description))
+
+
+def insufficient_scope(scopes: Sequence[str]) -> Failure:
+    """The token is good, but not for this. All that it takes is told at once. Source: contract, section 10.18."""
+    description = "The access token has not all the scopes that this takes"
+    return _challenged(403, FORBIDDEN, description, Challenge(challenges.INSUFFICIENT_SCOPE, description, scopes))
+
+
+def tenant_not_served() -> Failure:
+    """The one answer for a token of a tenant that there is not, and for one of another tenant than its path names."""
+    return _challenged(403, FORBIDDEN, "The access token is for no tenant that is served here", None)
+
+
+def _challenged(status: int, code: int, message: str, challenge: Challenge | None) -> Failure:
+    return Failure(code, message, status=status, challenge=challenge, is_of_http=True)
 
 
 def parse_error(reason: str) -> Failure:

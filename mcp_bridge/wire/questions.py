@@ -10,6 +10,8 @@ import msgspec
 ELICITATION: Final = "elicitation/create"
 SAMPLING: Final = "sampling/createMessage"
 ROOTS: Final = "roots/list"
+APPROVAL: Final = "dev.tenure/approval"
+"""The member of a form's `_meta` that says it is an approval; the README documents it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,15 @@ class Question:
         """The parameters; none where they are no object."""
         params = msgspec.json.decode(self.params_json) if self.params_json else {}
         return params if isinstance(params, dict) else {}
+
+    @property
+    def is_approval(self) -> bool:
+        """Whether it is a form that is marked as an approval. Source: contract, section 10.19."""
+        if self.method != ELICITATION or APPROVAL.encode() not in self.params_json:
+            return False
+        params = self.params
+        meta = params.get("_meta")
+        return params.get("mode", "form") == "form" and isinstance(meta, dict) and meta.get(APPROVAL) is True
 
 
 def input_requests(questions: Iterable[Question]) -> bytes:

@@ -77,12 +77,15 @@ class Client:
         self._session = session
         self.port = port
         self.url = f"http://127.0.0.1:{port}/mcp"
+        self.token: str | None = None
 
     async def send(
         self, body: bytes | dict[str, Any], headers: dict[str, str], *, verb: str = "POST", url: str | URL | None = None
     ) -> Answer:
         """Sends exactly this."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        if self.token is not None and "Authorization" not in headers:
+            headers = {**headers, "Authorization": f"Bearer {self.token}"}
         async with self._session.request(
             verb, url or self.url, data=io.BytesIO(data), headers=headers, skip_auto_headers=("Content-Type", "Accept")
         ) as response:

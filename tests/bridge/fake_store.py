@@ -22,6 +22,7 @@ class FakeTaskStore(TaskStore):
         self.created: list[tasks_pb2.CreateTaskRequest] = []
         self.read: list[tasks_pb2.GetTaskRequest] = []
         self.cancelled: list[str] = []
+        self.answered: list[tasks_pb2.AnswerInputsRequest] = []
         self.attached: list[tuple[str, int]] = []
         self.trouble: Exception | None = None
         self.watching = asyncio.Event()
@@ -62,10 +63,11 @@ class FakeTaskStore(TaskStore):
 
     async def get_task(self, request: tasks_pb2.GetTaskRequest, *, timeout_seconds: float = 10) -> types_pb2.Task:
         """As TaskService.GetTask."""
-        if request.HasField("owner"):  # the bridge's own look whether the store is there has none
+        if UUID(request.task_id).int:  # the bridge's own look whether the store is there asks for none
             self.read.append(request)
         self._stumble()
-        return self._find(request.tenant_id, request.task_id, request.owner, request.view)
+        owner = request.owner if request.HasField("owner") else None
+        return self._find(request.tenant_id, request.task_id, owner, request.view)
 
     async def cancel_task(
         self, request: tasks_pb2.CancelTaskRequest, *, timeout_seconds: float = 10
@@ -78,6 +80,15 @@ class FakeTaskStore(TaskStore):
         self.cancelled.append(task.task_id)
         await self._end(task, types_pb2.TASK_STATE_CANCELLED)
         return tasks_pb2.CancelTaskResponse(outcome=tasks_pb2.CANCEL_OUTCOME_CANCELLED)
+
+    async def answer_inputs(
+        self, request: tasks_pb2.AnswerInputsRequest, *, timeout_seconds: float = 10
+    ) -> tasks_pb2.AnswerInputsResponse:
+        """As TaskService.AnswerInputs; it is only noted."""
+        self._stumble()
+        self._find(request.tenant_id, request.task_id, request.owner)
+        self.answered.append(request)
+        return tasks_pb2.AnswerInputsResponse()
 
     async def attach_task(self, request: tasks_pb2.AttachTaskRequest, *, timeout_seconds: float = 10) -> None:
         """As TaskService.AttachTask; it is only noted."""
@@ -148,7 +159,7 @@ class FakeTaskStore(TaskStore):
         self,
         tenant_id: str,
         task_id: str,
-        owner: types_pb2.Owner,
+        owner: types_pb2.Owner | None,
         view: types_pb2.TaskView.ValueType = types_pb2.TASK_VIEW_BASIC,
     ) -> types_pb2.Task:
         try:
@@ -158,7 +169,7 @@ class FakeTaskStore(TaskStore):
         if not is_formed:
             raise StoreError("task_id must be a UUID", reason="INVALID_INPUT")
         task = self.tasks.get(task_id)
-        if task is None or task.tenant_id != tenant_id or task.contract.owner != owner:
+        if task is None or task.tenant_id != tenant_id or (owner is not None and task.contract.owner != owner):
             raise StoreError("no such task", reason="TASK_NOT_FOUND")
         return self._shown(task_id, view)
 

@@ -1,5 +1,6 @@
 """Settings, and the command line that needs them."""
 
+import base64
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,47 @@ def test_a_wrong_setting_is_named(variable: str, text: str) -> None:
 def test_development_mode_off_loopback_says_why_and_what_to_do() -> None:
     with pytest.raises(ConfigError, match=r"development mode.*bind to 127\.0\.0\.1"):
         read_config({"TENURE_BRIDGE_ROUTES": "r", "TENURE_BRIDGE_HOST": "0.0.0.0"})
+
+
+OPEN = {
+    "TENURE_BRIDGE_ROUTES": "r",
+    "TENURE_BRIDGE_HOST": "0.0.0.0",
+    "TENURE_BRIDGE_ISSUERS": "i",
+    "TENURE_BRIDGE_PUBLIC_URL": "https://mcp.example",
+    "TENURE_BRIDGE_TRUSTED_PROXIES": "10.0.0.0/8",
+    "TENURE_BRIDGE_STATE_KEYS": base64.b64encode(bytes(32)).decode(),
+}
+
+
+@pytest.mark.row("H28")
+def test_whoever_can_reach_the_bridge_is_asked_for_a_token_over_tls() -> None:
+    assert read_config(OPEN).issuers == "i"
+    assert read_config({**OPEN, "TENURE_BRIDGE_PUBLIC_URL": "https://mcp.example:8443/ai/x-y"}).public_url
+    for variable, text in (
+        ("TENURE_BRIDGE_ISSUERS", ""),
+        ("TENURE_BRIDGE_PUBLIC_URL", ""),
+        ("TENURE_BRIDGE_PUBLIC_URL", "http://mcp.example"),
+        ("TENURE_BRIDGE_PUBLIC_URL", "http://127.0.0.1"),
+        ("TENURE_BRIDGE_PUBLIC_URL", "https://mcp.example/"),
+        ("TENURE_BRIDGE_PUBLIC_URL", "https://MCP.example"),
+        ("TENURE_BRIDGE_PUBLIC_URL", "https://mcp.example?x"),
+        ("TENURE_BRIDGE_PUBLIC_URL", "https://a@mcp.example"),
+        ("TENURE_BRIDGE_TRUSTED_PROXIES", ""),
+        ("TENURE_BRIDGE_TRUSTED_PROXIES", "proxy.example"),
+        ("TENURE_BRIDGE_STATE_KEYS", ""),
+        ("TENURE_BRIDGE_CLOCK_LEEWAY_SECONDS", "61"),
+    ):
+        with pytest.raises(ConfigError, match="TENURE_BRIDGE"):
+            read_config({**OPEN, variable: text})
+
+
+def test_on_loopback_tokens_may_be_tried_without_tls() -> None:
+    trial = {**OPEN, "TENURE_BRIDGE_HOST": "127.0.0.1", "TENURE_BRIDGE_TRUSTED_PROXIES": ""}
+    assert read_config({**trial, "TENURE_BRIDGE_PUBLIC_URL": "http://127.0.0.1:8080"}).public_url
+    with pytest.raises(ConfigError, match="tokens must not travel in the clear"):
+        read_config({**trial, "TENURE_BRIDGE_PUBLIC_URL": "http://mcp.example"})
+    with pytest.raises(ConfigError, match="PUBLIC_URL is for a bridge that checks tokens"):
+        read_config({"TENURE_BRIDGE_ROUTES": "r", "TENURE_BRIDGE_PUBLIC_URL": "http://127.0.0.1:8080"})
 
 
 def test_a_good_route_file_passes_the_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,8 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from yarl import URL
 
 from mcp_bridge.app import Bridge
+from mcp_bridge.body import BODY_BYTES
 from mcp_bridge.config import Config
-from mcp_bridge.http import BODY_BYTES
 from store_service.client import StoreError
 from tests.bridge.client import ABSENT, PREFIX, TASKS, VERSION, Answer, Client, headers_for, meta
 from tests.bridge.fake_store import FakeTaskStore
@@ -220,7 +220,7 @@ async def test_a_body_that_is_shorter_than_it_says_holds_up_nobody_else(client: 
 
 
 async def test_a_body_that_never_ends_is_given_up(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mcp_bridge.http.BODY_SECONDS", 0.01)
+    monkeypatch.setattr("mcp_bridge.body.BODY_SECONDS", 0.01)
     answer = await raw(client.port, post(headers_for("server/discover"), b"{", length=100), until_closed=True)
     assert b" 408 " in answer.splitlines()[0]
 

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import mcp_bridge
+from mcp_bridge.access.issuers import issuers_schema, load_issuers
 from mcp_bridge.access.routes_file import load_routes, routes_schema
 from mcp_bridge.config import Config
 from mcp_bridge.wire.mcp import IDEMPOTENCY_KEY, PREFLIGHT
+from mcp_bridge.wire.questions import APPROVAL
 
 README = (Path(mcp_bridge.__file__).parent / "README.md").read_text()
 
@@ -27,10 +29,18 @@ def test_every_setting_is_told_with_its_default() -> None:
         for field in fields(Config)
     }
     shown = {
-        name: "required" if value is MISSING else "none" if value == () else f"{value:g}" if isinstance(value, float) else value
+        name: "required"
+        if value is MISSING
+        else "none"
+        if value in ((), "")
+        else f"{value:g}"
+        if isinstance(value, float)
+        else value
         for name, value in defaults.items()
     }
-    assert rows("Settings") == {name: str(value).replace("False", "false") for name, value in shown.items()}
+    assert rows("Settings") == {
+        name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in shown.items()
+    }
 
 
 def test_every_key_of_a_route_is_told_with_its_default() -> None:
@@ -47,9 +57,29 @@ def test_the_key_for_idempotent_calls_is_told() -> None:
 
 def test_the_member_that_has_the_answers_to_preflight_questions_is_told(tmp_path: Path) -> None:
     assert f"`{PREFLIGHT}`" in README
-    example = textwrap.indent(README.split("```yaml\n")[1].split("```")[0], "        ")
+    example = textwrap.indent(README.split("## Rounds")[1].split("```yaml\n")[1].split("```")[0], "        ")
     path = tmp_path / "routes.yaml"
     tool = "      - name: t\n        workflow: w\n        task: never\n        input_schema: {type: object}\n"
     path.write_text(f"version: 1\ntenants:\n  dev:\n    tools:\n{tool}{example}")
     (question,) = load_routes(str(path)).tenants["dev"]["t"].preflight
     assert question.key == "user_name"
+
+
+def test_every_key_of_an_issuer_is_told_with_its_default() -> None:
+    told = rows("Authorization")
+    keys = issuers_schema()["$defs"]["issuer"]["properties"]
+    assert set(told) >= set(keys)
+    for name, key in keys.items():
+        if isinstance(key.get("default"), str):
+            assert told[name] == key["default"], name
+    assert set(routes_schema()["$defs"]["grants"]["properties"]) <= set(told)
+    assert f"`{APPROVAL}`" in README
+
+
+def test_the_examples_of_issuers_and_grants_are_right(tmp_path: Path) -> None:
+    issuers, grants = (part.split("```")[0] for part in README.split("## Authorization")[1].split("```yaml\n")[1:3])
+    files = tmp_path / "issuers.yaml", tmp_path / "routes.yaml"
+    files[0].write_text(issuers)
+    files[1].write_text(grants.replace("# ...", "workflow: w\n        task: never\n        input_schema: {type: object}"))
+    assert load_issuers(str(files[0]), on_loopback=False).scopes == ("mcp",)
+    assert load_routes(str(files[1])).tenants["acme"]["report"].grants.approve is not None

@@ -8,8 +8,9 @@ import jsonschema_rs
 import pytest
 
 from mcp_bridge.access.callers import Caller
+from mcp_bridge.access.config_files import ConfigFileError
 from mcp_bridge.access.routes import Route, Routes, TaskMode
-from mcp_bridge.access.routes_file import RouteFileError, load_routes, routes_schema
+from mcp_bridge.access.routes_file import load_routes, routes_schema
 from tests.bridge.conftest import ROUTES
 
 HEAD = "version: 1\ntenants:\n  dev:\n    tools:\n"
@@ -24,7 +25,7 @@ def write(tmp_path: Path, text: str) -> str:
 
 def faults(tmp_path: Path, text: str) -> list[str]:
     path = write(tmp_path, text)
-    with pytest.raises(RouteFileError) as caught:
+    with pytest.raises(ConfigFileError) as caught:
         load_routes(path)
     return [line.removeprefix(path + ":") for line in str(caught.value).splitlines()]
 
@@ -250,7 +251,7 @@ def test_a_file_of_another_shape_is_refused(tmp_path: Path, text: str, fault: st
 def test_a_file_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "r.yaml"
     path.write_bytes(b"version: 1\n# \xff\n")
-    with pytest.raises(RouteFileError, match="2: the file must be UTF-8"):
+    with pytest.raises(ConfigFileError, match="2: the file must be UTF-8"):
         load_routes(str(path))
 
 
@@ -271,10 +272,10 @@ def test_the_shipped_schema_accepts_the_file_it_is_shipped_for() -> None:
     assert set(schema["$defs"]["tool"]["properties"]) > {"name", "workflow", "task", "input_schema", "inline_wait"}
 
 
-def test_tools_are_granted_by_tenant_alone(tmp_path: Path) -> None:
+def test_in_development_mode_tools_are_granted_by_tenant_alone(tmp_path: Path) -> None:
     routes = load_routes(write(tmp_path, tool()))
-    assert routes.find(Caller(tenant="dev", issuer="i", subject="s"), "t")
-    other = Caller(tenant="other", issuer="i", subject="s")
+    assert routes.find(Caller(tenant="dev", issuer="i", subject="s", is_development=True), "t")
+    other = Caller(tenant="other", issuer="i", subject="s", is_development=True)
     assert routes.find(other, "t") is None
     assert routes.granted(other) == ()
     assert Routes({}).granted(other) == ()

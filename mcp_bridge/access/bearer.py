@@ -1,0 +1,73 @@
+"""Letting in those who bring a token, and nobody else. Source: contract, section 7; security checklist A6 to A17."""
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from mcp_bridge.access.callers import Arrival, Authenticate, Caller
+from mcp_bridge.access.keys import KeysUnavailable
+from mcp_bridge.access.resource import Resource
+from mcp_bridge.access.tokens import Fault, NotBelieved, Tokens
+from mcp_bridge.metrics import Metrics
+from mcp_bridge.wire.failures import malformed_authorization, tenant_not_served, unauthorized, unavailable
+from mcp_bridge.wire.headers import Headers
+
+EXPIRED: Final = "The access token has expired"
+NOT_VALID: Final = "The access token is not valid for this resource"
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
+
+
+def bearer_access(
+    tokens: Tokens, resource: Resource, *, is_tenant: Callable[[str], bool], metrics: Metrics, clock: Callable[[], float]
+) -> Authenticate:
+    """Lets in the bearers of tokens for the place that they call. `clock` tells seconds of the epoch."""
+
+    async def authenticate(arrival: Arrival) -> Caller:
+        outcome = "refused"
+        try:
+            token = read_bearer(arrival.headers)
+            if token is None:
+                outcome = "missing"
+                raise unauthorized()
+            identity = await tokens.read(token, audience=resource.url(arrival.place), now=clock())
+            if arrival.place.tenant not in (None, identity.tenant) or not is_tenant(identity.tenant):
+                outcome = "tenant"
+                raise tenant_not_served()
+            outcome = "ok"
+        except NotBelieved as refusal:
+            outcome = refusal.fault.value
+            raise unauthorized(EXPIRED if refusal.fault is Fault.EXPIRED else NOT_VALID) from None
+        except KeysUnavailable:
+            outcome = "unavailable"
+            raise unavailable() from None
+        finally:
+            metrics.authentications.labels(outcome).inc()
+            if outcome != "ok":
+                structlog.get_logger().info("not_let_in", why=outcome)
+        return Caller(
+            tenant=identity.tenant,
+            issuer=identity.issuer,
+            subject=identity.subject,
+            scopes=identity.scopes,
+            groups=identity.groups,
+            token_id=identity.token_id,
+            expires_at=identity.expires_at,
+        )
+
+    return authenticate
+
+
+def read_bearer(headers: Headers) -> str | None:
+    """The token that the header brings; None for no credentials, or for those of another kind. It is looked for nowhere
+    else. Raises Failure 400 for what is not written as RFC 6750 has it."""
+    values = headers.all("Authorization")
+    if len(values) > 1:
+        raise malformed_authorization("Authorization is there more than once")
+    scheme, _, rest = (values[0] if values else "").partition(" ")
+    if scheme.lower() != "bearer":
+        return None
+    if not _TOKEN.fullmatch(rest.strip(" ")):
+        raise malformed_authorization("Authorization must be Bearer and one token")
+    return rest.strip(" ")
