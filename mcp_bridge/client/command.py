@@ -4,7 +4,8 @@ import argparse
 import asyncio
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from types import MappingProxyType
@@ -27,7 +28,7 @@ from mcp_bridge.client.errors import (
     ToolRefused,
     TransportError,
 )
-from mcp_bridge.client.messages import TaskHandle, ToolResult
+from mcp_bridge.client.messages import TaskHandle
 from mcp_bridge.client.transport import Token
 
 DEFAULT_URL: Final = "http://127.0.0.1:8080/mcp"
@@ -48,10 +49,18 @@ EXIT_CODES: Final = MappingProxyType(
     }
 )
 INTERRUPTED: Final = 130
+OUTPUT_CLOSED: Final = 141
 
 
 class _UsageError(ValueError):
     """The command line says something that cannot be done."""
+
+
+class _Interrupted(Exception):  # noqa: N818 (it says what happened)
+    """Somebody stopped the command while it waited for a task."""
+
+    def __init__(self, handle: TaskHandle) -> None:
+        super().__init__(f"interrupted; task {handle.task_id} goes on; come back by `tenure task watch {handle.task_id}`")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -66,9 +75,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ClientError as error:
         display.trouble(_told(error))
         return EXIT_CODES[type(error)]
-    except KeyboardInterrupt:
-        display.trouble("interrupted; a task goes on")
+    except _Interrupted as interrupted:
+        display.trouble(str(interrupted))
         return INTERRUPTED
+    except KeyboardInterrupt:
+        display.trouble("interrupted")
+        return INTERRUPTED
+    except BrokenPipeError:  # whoever read the output has left: let nothing more be written at the end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OUTPUT_CLOSED
 
 
 async def _run(options: argparse.Namespace, display: Display) -> int:
@@ -102,32 +117,41 @@ async def _run(options: argparse.Namespace, display: Display) -> int:
 async def _call(client: TaskClient, options: argparse.Namespace, display: Display) -> int:
     arguments = await _arguments(client, options)
     deadline = _deadline(options)
-    outcome = await client.call_tool_outcome(
-        options.tool, arguments, idempotency_key=options.key, progress=display.progress, deadline=deadline
-    )
-    if isinstance(outcome, TaskHandle):
-        if options.task:
-            display.handle(outcome)
-            return DONE
-        outcome = await client.wait_task(outcome, deadline=deadline, on_change=display.change)
-    return _show(outcome, display)
+    async with display.waiting():
+        outcome = await client.call_tool_outcome(
+            options.tool, arguments, idempotency_key=options.key, progress=display.progress, deadline=deadline
+        )
+        if isinstance(outcome, TaskHandle):
+            if options.task:
+                display.handle(outcome)
+                return DONE
+            with _interruptible(outcome):
+                outcome = await client.wait_task(outcome, deadline=deadline, on_change=display.change)
+    display.result(outcome)
+    return WENT_WRONG if outcome.is_error else DONE
 
 
 async def _watch(client: TaskClient, options: argparse.Namespace, display: Display) -> int:
     """Every change as it comes; ends as the task does."""
     handle = _handle(options)
-    async for snapshot in client.listen_tasks([handle]):
-        display.snapshot(snapshot)
-        if snapshot.is_terminal:
-            is_well = snapshot.status == "completed" and snapshot.result is not None and not snapshot.result.is_error
-            return DONE if is_well else WENT_WRONG
+    with _interruptible(handle):
+        async with display.waiting():
+            async for snapshot in client.listen_tasks([handle]):
+                display.snapshot(snapshot)
+                if snapshot.is_terminal:
+                    is_well = snapshot.status == "completed" and snapshot.result is not None and not snapshot.result.is_error
+                    return DONE if is_well else WENT_WRONG
+                display.change(snapshot)
     return DONE
 
 
-def _show(result: ToolResult, display: Display) -> int:
-    display.settle()
-    display.result(result)
-    return WENT_WRONG if result.is_error else DONE
+@contextmanager
+def _interruptible(handle: TaskHandle) -> Iterator[None]:
+    """Tells how to come back to the task that was waited for when somebody stops the command."""
+    try:
+        yield
+    except asyncio.CancelledError:
+        raise _Interrupted(handle) from None
 
 
 async def _arguments(client: TaskClient, options: argparse.Namespace) -> dict[str, Any]:

@@ -1,8 +1,12 @@
 """What `tenure` shows: results and snapshots, as text or as JSON; how the work goes, and questions, on a terminal."""
 
 import asyncio
+import os
 import sys
-from collections.abc import Mapping
+import time
+import unicodedata
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any, TextIO
 
 import msgspec
@@ -10,6 +14,8 @@ import msgspec
 from mcp_bridge.client.messages import InputRequest, Progress, TaskHandle, TaskSnapshot, Tool, ToolResult
 
 _CLEAR_LINE = "\r\033[K"
+_TICK_SECONDS = 1.0
+_COLUMNS = 80
 
 
 class Display:
@@ -20,6 +26,9 @@ class Display:
         self._out = out or sys.stdout
         self._err = err or sys.stderr
         self._is_live = self._err.isatty()
+        self._status = ""
+        self._is_drawn = False
+        self._since = time.monotonic()
 
     def result(self, result: ToolResult) -> None:
         """A tool's result: its texts, or all of it as one line of JSON."""
@@ -42,6 +51,7 @@ class Display:
         )
         for key, request in snapshot.input_requests.items():
             self._line(f"  {key}  {request.method}: {request.params.get('message', '')}")
+            self._line(f"  answer by: tenure task answer {snapshot.task_id} {key} --content JSON")
         if snapshot.error is not None:
             self._line(f"  error {snapshot.error.code}: {snapshot.error.message}")
         if snapshot.result is not None:
@@ -67,9 +77,23 @@ class Display:
         """How far a task has come, on one line that is written over."""
         self._live(": ".join(part for part in (snapshot.status, snapshot.status_message or "") if part))
 
+    @asynccontextmanager
+    async def waiting(self) -> AsyncIterator[None]:
+        """Shows how the work goes, and for how long, on one line that is written over each second."""
+        self._since = time.monotonic()
+        ticking = asyncio.create_task(self._tick()) if self._is_live else None
+        try:
+            yield
+        finally:
+            if ticking is not None:
+                ticking.cancel()
+            self.settle()
+
     def settle(self) -> None:
         """Ends the line that is written over."""
-        if self._is_live:
+        self._status = ""
+        if self._is_drawn:
+            self._is_drawn = False
             self._err.write(_CLEAR_LINE)
             self._err.flush()
 
@@ -98,18 +122,31 @@ class Display:
                 content[name] = read_value(text, wanted)
         return {"action": "accept", "content": content}
 
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(_TICK_SECONDS)
+            self._live(self._status)
+
     def _live(self, text: str) -> None:
+        self._status = text
         if self._is_live and text:
-            self._err.write(_CLEAR_LINE + _safe(text)[:120])
+            line = f"{time.monotonic() - self._since:.0f} s  {_safe(text).replace(chr(10), ' ').expandtabs(1)}"
+            self._is_drawn = True
+            self._err.write(_CLEAR_LINE + _cut(line, _columns(self._err) - 1))
             self._err.flush()
 
     def _json(self, value: object) -> None:
-        self._out.write(msgspec.json.encode(value).decode() + "\n")
-        self._out.flush()
+        self._write(msgspec.json.encode(value).decode())
 
     def _line(self, text: str) -> None:
-        self._out.write((_safe(text) if self._out.isatty() else text) + "\n")
+        self._write(_safe(text) if self._out.isatty() else text)
+
+    def _write(self, text: str) -> None:
+        status = self._status
+        self.settle()
+        self._out.write(text + "\n")
         self._out.flush()
+        self._status = status  # the next tick shows it again, below
 
 
 def read_value(text: str, schema: Mapping[str, Any] | None) -> Any:
@@ -124,6 +161,22 @@ def read_value(text: str, schema: Mapping[str, Any] | None) -> Any:
 
 def _pretty(value: object) -> str:
     return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+
+
+def _columns(terminal: TextIO) -> int:
+    try:
+        return os.get_terminal_size(terminal.fileno()).columns or _COLUMNS
+    except (OSError, ValueError):
+        return _COLUMNS
+
+
+def _cut(text: str, columns: int) -> str:
+    """As much of a text as fits: a line that is longer could not be written over."""
+    for end, mark in enumerate(text):
+        columns -= 2 if unicodedata.east_asian_width(mark) in "WF" else 1
+        if columns < 0:
+            return text[:end]
+    return text
 
 
 def _safe(text: str) -> str:

@@ -1,11 +1,19 @@
 """`tenure`, as a script uses it: JSON on standard output, an exit code that tells how it went."""
 
 import asyncio
+import fcntl
 import io
 import json
 import os
+import pty
+import select
+import signal
+import struct
 import subprocess
 import sys
+import termios
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +25,9 @@ from mcp_bridge.client.display import Display, read_value
 from mcp_bridge.client.errors import ClientError
 from tests.mcp_client.fake_server import TASK_ID, FakeServer, asks, error, task, text, tools
 from tests.pair import ROOT, Pair
+
+PATIENCE_SECONDS = 60
+INTERRUPT = "\x03"
 
 
 def tenure(url: str, *arguments: str, **variables: str) -> tuple[int, Any, str]:
@@ -137,7 +148,66 @@ async def test_on_a_terminal_it_is_text_without_what_steers_it(fake: FakeServer,
 
     err = Terminal()
     Display(as_json=False, err=err).progress(Progress(1, 2, "evil \x1b[2J"))
-    assert err.getvalue() == "\r\033[K1/2 evil \N{REPLACEMENT CHARACTER}[2J"
+    assert err.getvalue() == "\r\033[K0 s  1/2 evil \N{REPLACEMENT CHARACTER}[2J"
+
+
+def on_a_terminal(url: str, *arguments: str, keys: Mapping[str, str], columns: int = 80) -> tuple[int, str]:
+    """Runs `tenure` on a terminal, types `keys` each when its text is there; the exit code, and all that was shown."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    command = [sys.executable, "-m", "mcp_bridge.client.command", *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TENURE_URL": url}
+    process = subprocess.Popen(command, env=environment, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
+    os.close(theirs)
+    shown, waiting, until = "", dict(keys), time.monotonic() + PATIENCE_SECONDS
+    try:
+        while time.monotonic() < until and select.select([ours], [], [], until - time.monotonic())[0]:
+            try:
+                shown += os.read(ours, 4096).decode()
+            except OSError:  # the other end is closed
+                break
+            for text in [text for text in waiting if text in shown]:
+                typed = waiting.pop(text)
+                process.send_signal(signal.SIGINT) if typed == INTERRUPT else os.write(ours, typed.encode())
+        return process.wait(PATIENCE_SECONDS), shown
+    finally:
+        process.kill()
+        os.close(ours)
+
+
+def test_a_terminal_is_asked_and_shown_how_long_it_takes(pair: Pair) -> None:
+    code, shown = on_a_terminal(
+        pair.url, "call", "confirm_delete", "--arg", "filename=a", keys={"confirm (boolean): ": "true\n"}
+    )
+    assert code == 0
+    assert shown.endswith("Deleted a\r\n")
+    code, shown = on_a_terminal(pair.url, "call", "slow_compute", "--arg", "seconds=1.5", keys={}, columns=12)
+    assert code == 0
+    assert "\r\033[K1 s  workin\r\033[K" in shown
+    assert all(len(line) < 12 for line in shown.split("\r\033[K")[1:-1])
+
+
+def test_whoever_leaves_a_terminal_is_told_how_to_come_back(pair: Pair) -> None:
+    code, shown = on_a_terminal(pair.url, "call", "slow_compute", "--arg", "seconds=60", keys={"working": INTERRUPT})
+    assert code == 130
+    task_id = shown.split("tenure task watch ")[1].split("`")[0]
+    code, shown = on_a_terminal(pair.url, "task", "watch", task_id, keys={"1 s  working": INTERRUPT})
+    assert code == 130
+    assert f"\r\033[Ktenure: interrupted; task {task_id} goes on" in shown
+    assert tenure(pair.url, "task", "cancel", task_id)[0] == 0
+
+
+async def test_whoever_reads_the_output_may_leave(fake: FakeServer) -> None:
+    fake.answers["tools/list"] = [tools(*({"name": f"work{n}", "description": "x" * 1000} for n in range(100)))]
+    command = [sys.executable, "-m", "mcp_bridge.client.command", "tools", "--url", fake.url, "--output", "text"]
+    process = await asyncio.create_subprocess_exec(
+        *command, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    await process.stdout.readline()
+    process.stdout._transport.close()  # type: ignore[attr-defined]  # there is no other way to close it
+    assert (await process.stderr.read(), await process.wait()) == (b"", 141)
 
 
 async def test_a_person_is_asked_property_by_property(monkeypatch: pytest.MonkeyPatch) -> None:

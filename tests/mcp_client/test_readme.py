@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import mcp_bridge.client
-from mcp_bridge.client.command import EXIT_CODES, INTERRUPTED, USAGE
+from mcp_bridge.client.command import EXIT_CODES, INTERRUPTED, OUTPUT_CLOSED, USAGE
 from tests.mcp_client.test_command import tenure
 from tests.pair import Pair
 
@@ -44,7 +44,7 @@ async def test_every_command_runs(pair: Pair) -> None:
 
 def test_every_exit_code_and_every_error_is_told() -> None:
     told = {int(code) for code in re.findall(r"^\| (\d+) \|", README, re.MULTILINE)}
-    assert told == {0, USAGE, INTERRUPTED, *EXIT_CODES.values()}
+    assert told == {0, USAGE, INTERRUPTED, OUTPUT_CLOSED, *EXIT_CODES.values()}
     errors = {kind.__name__ for kind in mcp_bridge.client.ClientError.__subclasses__()}
     assert {name for name in errors if f"`{name}`" not in README} == set()
 
