@@ -30,6 +30,7 @@ from store_service.db.chores import ChoreRows
 from store_service.db.leases import LeaseRows
 from store_service.db.migrate import check_schema
 from store_service.db.pool import Database, open_database
+from store_service.db.redrives import RedriveRows
 from store_service.db.retention import RetentionRows
 from store_service.db.tasks import TaskRows
 from store_service.db.tenants import TenantRows
@@ -39,6 +40,7 @@ from store_service.model.limits import MESSAGE_BYTES
 from store_service.operations.budgets import Budgets
 from store_service.operations.chores import Chores
 from store_service.operations.leases import Leases
+from store_service.operations.redrives import Redrives
 from store_service.operations.retention import Retention
 from store_service.operations.tasks import Tasks
 from store_service.operations.tenants import Tenants
@@ -171,7 +173,9 @@ class Store:
         budgets = Budgets(BudgetRows(database))
         tasks_pb2_grpc.add_TaskServiceServicer_to_server(TaskService(tasks, waits, watches), server)
         leases_pb2_grpc.add_LeaseServiceServicer_to_server(LeaseService(leases, waits, budgets), server)
-        tenants_pb2_grpc.add_TenantServiceServicer_to_server(TenantService(Tenants(TenantRows(database), wakeups)), server)
+        tenants_pb2_grpc.add_TenantServiceServicer_to_server(
+            TenantService(Tenants(TenantRows(database), wakeups), Redrives(RedriveRows(database), wakeups)), server
+        )
         budgets_pb2_grpc.add_BudgetServiceServicer_to_server(BudgetService(budgets), server)
         retention_pb2_grpc.add_RetentionServiceServicer_to_server(
             RetentionService(Retention(RetentionRows(database)), waits), server

@@ -6,6 +6,7 @@ from store_service.client.outcomes import Cancelled, InputTimeout, ProtocolError
 from store_service.client.questions import Answer, Form, Question, Root, Roots, Sample, Sampling, Url
 from store_service.client.sync_context import SyncContext
 from store_service.client.tasks import TaskStore
+from store_service.client.tenants import TenantStore
 from store_service.client.worker import Worker
 from store_service.client.workflows import RetryPolicy
 
@@ -28,6 +29,7 @@ __all__ = [
     "StoreError",
     "SyncContext",
     "TaskStore",
+    "TenantStore",
     "ToolError",
     "Url",
     "Worker",

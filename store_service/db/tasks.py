@@ -200,7 +200,7 @@ def _task(row: asyncpg.Record) -> Task:
         token=row["token"],
         lease_expires_at=row["expires_at"],
         input=None if row["input"] is None else Payload(row["input_media_type"], row["input"]),
-        outcome=TaskError(row["error_code"], row["error_message"], data, FailureReason(row["error_reason"])) if error else data,
+        outcome=TaskError(row["error_code"], row["error_message"], data, FailureReason(row["failed_for"])) if error else data,
         wait=_wait(row) if row["wait_kind"] else None,
         forked_from=row["forked_from"],
         forked_checkpoints=row["forked_checkpoints"] or 0,

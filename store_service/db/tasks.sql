@@ -22,7 +22,7 @@ SELECT f.ordinal, f.tenant_id, f.task_id, f.tool, f.workflow, f.version, f.issue
        f.ended_at, f.change, f.cancel_requested, f.attempts, f.crashes, f.retries, f.checkpoints, f.worker_id, f.token,
        f.expires_at, f.sequences, f.vals, f.totals, f.messages, f.input_media_type,
        CASE WHEN f.fits AND f.view >= 3 THEN f.input END AS input,
-       f.media_type, CASE WHEN f.fits THEN f.data END AS data, f.error_code, f.error_message, f.error_reason, f.fits,
+       f.media_type, CASE WHEN f.fits THEN f.data END AS data, f.error_code, f.error_message, f.failed_for, f.fits,
        (SELECT tenure.task_now()) AS read_at,
        f.forked_from, f.forked_checkpoints, f.wait_step, f.wait_kind, f.wait_until, f.signal_name,
        f.keys, f.methods, f.asked_at, CASE WHEN f.fits THEN f.params END AS params
@@ -32,7 +32,7 @@ FROM (
          t.baggage, t.priority, t.created_at,
          s.state, s.changed_at, s.ended_at, s.change, s.cancel_requested_at IS NOT NULL AS cancel_requested, s.attempts,
          s.crashes, s.retries, s.checkpoints, s.worker_id, s.token, s.expires_at, p.sequences, p.vals, p.totals, p.messages,
-         t.media_type AS input_media_type, t.input, o.media_type, o.data, o.error_code, o.error_message, o.error_reason,
+         t.media_type AS input_media_type, t.input, o.media_type, o.data, o.error_code, o.error_message, s.failed_for,
          t.forked_from, t.forked_checkpoints, w.step AS wait_step, w.kind AS wait_kind, w.until AS wait_until, w.signal_name,
          q.keys, q.methods, q.asked_at, q.params,
          u.ordinal = 1 OR sum(

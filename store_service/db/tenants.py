@@ -5,6 +5,8 @@ from dataclasses import fields
 
 from store_service.db.pool import Database
 from store_service.db.queries import Queries
+from store_service.model.limits import PAUSES_PER_TENANT
+from store_service.model.pauses import Pause, WorkScope
 from store_service.model.tasks import Tenant, TenantPolicy
 
 
@@ -35,4 +37,25 @@ class TenantRows:
         if not rows:
             return None
         policy = TenantPolicy(**{field.name: rows[0][field.name] for field in fields(TenantPolicy)})
-        return Tenant(tenant_id=tenant_id, policy=policy, outstanding=rows[0]["outstanding"], leased=rows[0]["leased"])
+        pauses = tuple(
+            Pause(WorkScope(row["workflow"], row["version"]), row["actor"], row["reason"], row["paused_at"])
+            for row in rows
+            if row["workflow"] is not None
+        )
+        return Tenant(
+            tenant_id=tenant_id, policy=policy, outstanding=rows[0]["outstanding"], leased=rows[0]["leased"], pauses=pauses
+        )
+
+    async def pause_work(self, tenant_id: str, scope: WorkScope, actor: str, reason: str) -> str:
+        """Holds work back. Returns the outcome."""
+        rows = await self._database.write(
+            self._queries["pause_work"], tenant_id, scope.workflow, scope.version, actor, reason, PAUSES_PER_TENANT
+        )
+        outcome: str = rows[0]["outcome"]
+        return outcome
+
+    async def resume_work(self, tenant_id: str, scope: WorkScope) -> Sequence[str]:
+        """Takes a pause away; returns the lanes that opened."""
+        rows = await self._database.write(self._queries["resume_work"], tenant_id, scope.workflow, scope.version)
+        opened: Sequence[str] = rows[0]["opened"]
+        return opened

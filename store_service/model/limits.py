@@ -33,6 +33,7 @@ CHECKPOINT_BYTES_PER_TASK: Final = 64 * MIB
 BATCH_ITEMS: Final = 500
 WATCHED_TASKS: Final = 50_000
 """On one stream."""
+PAUSES_PER_TENANT: Final = 200
 HISTORY_PAGE: Final = 256
 LIST_PAGE: Final = 1_000
 

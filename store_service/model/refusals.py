@@ -33,6 +33,7 @@ class Reason(StrEnum):
     BUDGET_EXCEEDED = "BUDGET_EXCEEDED"
     BUDGET_CONFLICT = "BUDGET_CONFLICT"
     BUDGET_RESERVED = "BUDGET_RESERVED"
+    PAUSE_LIMIT = "PAUSE_LIMIT"
 
 
 _MESSAGES = {
@@ -40,7 +41,7 @@ _MESSAGES = {
     Reason.TASK_NOT_FOUND: "no such task",
     Reason.CHECKPOINT_NOT_FOUND: "the task has no such checkpoint",
     Reason.TENANT_NOT_FOUND: "no such tenant",
-    Reason.REQUEST_ID_CONFLICT: "the request id was used for a creation with other content; use a new one",
+    Reason.REQUEST_ID_CONFLICT: "the request id was used with other content; use a new one",
     Reason.REVISION_CONFLICT: "the revision is not the next one; load the checkpoints and compare",
     Reason.LEASE_LOST: "the lease no longer allows this; stop the work",
     Reason.OUTSTANDING_LIMIT: "the tenant has as many unfinished tasks as its policy allows; try again later",
@@ -61,6 +62,7 @@ _MESSAGES = {
     Reason.BUDGET_EXCEEDED: "the task used more than it reserved; all of it was charged; fail the task",
     Reason.BUDGET_CONFLICT: "the numbers do not go with the task's reservation, or its limits with its use; fail the task",
     Reason.BUDGET_RESERVED: "a part of the tenant's budget is reserved; settle first",
+    Reason.PAUSE_LIMIT: "the tenant has as many pauses as a tenant may have; resume some, or pause all of its work",
     Reason.SIGNAL_LIMIT: "as many signals wait for the task as may wait; try again later",
 }
 

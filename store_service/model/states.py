@@ -29,6 +29,7 @@ class Command(StrEnum):
     CANCEL = "CANCEL"
     EXPIRE_LEASE = "EXPIRE_LEASE"
     EXPIRE_DEADLINE = "EXPIRE_DEADLINE"
+    REDRIVE = "REDRIVE"
 
 
 _LIVE = frozenset({TaskState.QUEUED, TaskState.LEASED, TaskState.WAITING})
@@ -46,8 +47,10 @@ TRANSITIONS: Final[dict[Command, tuple[frozenset[TaskState], TaskState]]] = {
     Command.CANCEL: (_LIVE, TaskState.CANCELLED),
     Command.EXPIRE_LEASE: (_LEASED, TaskState.QUEUED),
     Command.EXPIRE_DEADLINE: (_LIVE, TaskState.FAILED),
+    Command.REDRIVE: (frozenset({TaskState.FAILED}), TaskState.QUEUED),
 }
-"""For each command the states it may leave and the state it leads to. Terminal states are left by none."""
+"""For each command the states it may leave and the state it leads to. Of those that end a task, an operator's redrive alone
+leaves one."""
 
 TERMINAL: Final = frozenset(TaskState) - _LIVE
-"""The states that nothing leaves."""
+"""The states in which a task has ended."""

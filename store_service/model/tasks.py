@@ -5,6 +5,7 @@ from datetime import datetime
 from enum import IntEnum, StrEnum
 from uuid import UUID
 
+from store_service.model.pauses import Pause
 from store_service.model.payloads import Payload
 from store_service.model.states import TaskState
 from store_service.model.waits import Answer, Wait
@@ -166,6 +167,7 @@ class HistoryEvent(StrEnum):
     CANCELLED = "CANCELLED"
     SUSPENDED = "SUSPENDED"
     WOKEN = "WOKEN"
+    REDRIVEN = "REDRIVEN"
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,12 +233,13 @@ class TenantPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tenant:
-    """A tenant's policy and its use."""
+    """A tenant's policy, its use, and what is held back of its work."""
 
     tenant_id: str
     policy: TenantPolicy
     outstanding: int
     leased: int
+    pauses: tuple[Pause, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

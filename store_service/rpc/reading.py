@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from google.protobuf import timestamp_pb2
-from taskstore.v1 import leases_pb2, tasks_pb2, tenants_pb2, types_pb2
+from taskstore.v1 import leases_pb2, tasks_pb2, types_pb2
 
 from store_service.model import limits
 from store_service.model.leases import (
@@ -35,7 +35,6 @@ from store_service.model.tasks import (
     TaskRead,
     TaskRef,
     TaskView,
-    TenantPolicy,
 )
 from store_service.model.waits import Answer, NewQuestion, WaitKind
 
@@ -336,19 +335,4 @@ def read_fork(message: tasks_pb2.ForkTaskRequest) -> Fork:
         source=source,
         request_id=check_text("request_id", message.request_id, most_bytes=128),
         checkpoints=check_range("checkpoints", message.checkpoints, _INT31),
-    )
-
-
-def read_policy(message: tenants_pb2.TenantPolicy) -> TenantPolicy:
-    """A tenant's whole policy."""
-    field = "policy."
-    most = check_range(field + "max_outstanding", message.max_outstanding, range(1, 2**31))
-    return TenantPolicy(
-        max_outstanding=most,
-        max_leased=check_range(field + "max_leased", message.max_leased, range(1, most + 1)),
-        retention_ms=check_range(field + "retention_ms", message.retention_ms, limits.RETENTION_MS),
-        max_input_bytes=check_range(
-            field + "max_input_bytes", message.max_input_bytes or limits.INPUT_BYTES, range(1, limits.INPUT_BYTES + 1)
-        ),
-        max_creates_per_second=check_range(field + "max_creates_per_second", message.max_creates_per_second, _INT31),
     )

@@ -234,6 +234,15 @@ def to_tenant(value: Tenant) -> tenants_pb2.Tenant:
         ),
         outstanding=value.outstanding,
         leased=value.leased,
+        pauses=[
+            tenants_pb2.Pause(
+                scope=tenants_pb2.WorkScope(workflow=pause.scope.workflow, workflow_version=pause.scope.version),
+                actor=pause.actor,
+                reason=pause.reason,
+                paused_at=to_time(pause.paused_at),
+            )
+            for pause in value.pauses
+        ],
     )
 
 

@@ -7,9 +7,20 @@ import uuid
 from typing import Any
 
 import pytest
-from taskstore.v1 import tasks_pb2, types_pb2
+from taskstore.v1 import tasks_pb2, tenants_pb2, types_pb2
 
-from store_service.client import Context, Form, InputTimeout, Roots, SignalTimeout, TaskStore, ToolError, Worker
+from store_service.client import (
+    Context,
+    Form,
+    InputTimeout,
+    ProtocolError,
+    Roots,
+    SignalTimeout,
+    TaskStore,
+    TenantStore,
+    ToolError,
+    Worker,
+)
 from store_service.config import Config
 from store_service.server import Store
 from tests.client.fake_store import outcomes
@@ -22,6 +33,7 @@ OWNER = types_pb2.Owner(issuer="test", subject="ann")
 FORM = {"type": "object", "properties": {"ok": {"type": "boolean"}}}
 ALL = b'{"elicitation": {}, "roots": {}}'
 WAITING, COMPLETED, CANCELLED = types_pb2.TASK_STATE_WAITING, types_pb2.TASK_STATE_COMPLETED, types_pb2.TASK_STATE_CANCELLED
+FAILED = types_pb2.TASK_STATE_FAILED
 
 
 async def create(client: TaskStore, workflow: str, data: bytes = b"{}") -> str:
@@ -78,6 +90,27 @@ async def test_a_watch_goes_on_at_the_next_store_when_its_own_stops(dsn: str) ->
             assert (await next_answer).task.state == CANCELLED
             assert [answer async for answer in watch] == []
     await second.stop()
+
+
+async def test_an_operator_pauses_resumes_and_redrives(store: Stubs) -> None:
+    worker = Worker(store.address)
+
+    @worker.workflow("once", version=1)
+    async def once(ctx: Context, _args: dict[str, Any]) -> dict[str, Any]:
+        if not await ctx.step("done", lambda: True) or ctx.fencing_token == 1:
+            raise ProtocolError(-32000, "not yet")
+        return {"content": [{"type": "text", "text": str(ctx.attempt)}]}
+
+    async with TaskStore.connect(store.address) as client, TenantStore.connect(store.address) as operator, worker:
+        request = tenants_pb2.PauseWorkRequest(tenant_id=TENANT, actor="ann")
+        assert len((await operator.pause_work(request)).pauses) == 1
+        task_id = await create(client, "once")
+        assert not (await operator.resume_work(tenants_pb2.ResumeWorkRequest(tenant_id=TENANT))).pauses
+        await until(client, task_id, FAILED)
+        redrive = tenants_pb2.RedriveTasksRequest(tenant_id=TENANT, request_id="r", actor="ann")
+        assert [item.task_id for item in (await operator.redrive_tasks(redrive)).items] == [task_id]
+        assert json.loads((await until(client, task_id, COMPLETED)).result.data)["content"][0]["text"] == "1"
+        assert (await operator.get_tenant(tenants_pb2.GetTenantRequest(tenant_id=TENANT))).outstanding == 0
 
 
 async def everything(ctx: Context, args: dict[str, Any]) -> dict[str, Any]:

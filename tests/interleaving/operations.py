@@ -23,7 +23,9 @@ from store_service.model.leases import (
     Suspend,
     WorkflowVersion,
 )
+from store_service.model.pauses import WorkScope
 from store_service.model.payloads import JSON, Payload
+from store_service.model.redrives import Redrive
 from store_service.model.states import TRANSITIONS, Command
 from store_service.model.tasks import Answers, Fork, NewSignal, NewTask, Owner, TaskContract, TaskRef, TenantPolicy
 from store_service.model.waits import Answer, NewQuestion, WaitKind
@@ -243,6 +245,30 @@ async def set_budget(session: Session, target: Target) -> str:
 
 async def remove_budget(session: Session, target: Target) -> str:
     return await session.budgets.set_budget_policy(target.tenant, None)
+
+
+async def pause(session: Session, target: Target) -> str:
+    return await session.tenants.pause_work(target.tenant, WorkScope("report", 0), target.side, "why")
+
+
+async def resume(session: Session, target: Target) -> list[str]:
+    return sorted(await session.tenants.resume_work(target.tenant, WorkScope("report", 0)))
+
+
+async def redrive(session: Session, target: Target) -> asyncpg.Record:
+    wish = Redrive(
+        tenant_id=target.tenant,
+        request_id=f"redrive-{target.side}",
+        actor=target.side,
+        scope=WorkScope("report", 1),
+        reasons=(),
+        failed_from=None,
+        failed_before=None,
+        task_ids=(),
+        limit=100,
+        dry_run=False,
+    )
+    return await session.redrives.redrive_tasks(wish, target.digest)
 
 
 def policy_of(*, outstanding: int, leased: int) -> TenantPolicy:

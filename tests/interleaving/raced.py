@@ -56,6 +56,9 @@ OPERATIONS: Final = {
         Operation(name="settle", run=run.settle, scenes=("reserved",)),
         Operation(name="set_budget", run=run.set_budget, scenes=("budgeted", "leased")),
         Operation(name="remove_budget", run=run.remove_budget, scenes=("budgeted",)),
+        Operation(name="pause", run=run.pause, scenes=("queued", "nobody")),
+        Operation(name="resume", run=run.resume, scenes=("paused",)),
+        Operation(name="redrive", run=run.redrive, scenes=("failed",), admits=True),
     )
 }
 
@@ -91,6 +94,9 @@ WRITES: Final = {
     "SettleBudget": ("settle",),
     "SetTenantPolicy": ("set_policy",),
     "SetBudgetPolicy": ("set_budget",),
+    "PauseWork": ("pause",),
+    "ResumeWork": ("resume",),
+    "RedriveTasks": ("redrive",),
     "RemoveBudgetPolicy": ("remove_budget",),
     "RemoveTasks": ("remove",),
     "CompactSignals": ("compact",),

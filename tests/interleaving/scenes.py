@@ -14,6 +14,7 @@ from tests.interleaving.operations import (
     claim,
     create,
     finish,
+    pause,
     policy_of,
     publish,
     reserve,
@@ -40,12 +41,14 @@ SCENES: Final = (
     "budgeted",
     "reserved",
     "lapsed",
+    "failed",
+    "paused",
 )
 """A task's state. `buffered` is leased, its signal there already; `handed_on` is that, released again; `woken` is that,
 suspended and so woken at once. `expired` is leased, and its lease ran out; `wished` is leased, and its end is wished for.
-`budgeted` is leased, and its tenant has a budget; `reserved` is that, and holds what there is; `lapsed` is that, its lease ran
-out, and nobody took it over in time. `dead_letter` ended before its signal came to it. `absent` is not there, and in `nobody`
-its tenant is not either."""
+`budgeted` is leased, and its tenant has a budget; `reserved` is that, and holds what there is; `lapsed` is that, its lease
+ran out, and nobody took it over in time. `paused` is queued, and held back. `dead_letter` ended before its signal came to
+it. `absent` is not there, and in `nobody` its tenant is not either."""
 
 Slot = tuple[str, UUID, str]
 """A tenant, a task, a scene."""
@@ -84,6 +87,11 @@ async def _make(stage: Stage, now: datetime, slots: list[Slot]) -> None:
         match scene:
             case "queued":
                 await finish(session, target, Disposition.RELEASED)
+            case "paused":
+                await finish(session, target, Disposition.RELEASED)
+                await pause(session, target)
+            case "failed":
+                await finish(session, target, Disposition.FAILED)
             case "ended":
                 await finish(session, target, Disposition.COMPLETED)
             case "handed_on":

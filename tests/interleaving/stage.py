@@ -18,6 +18,7 @@ from store_service.db.budgets import BudgetRows
 from store_service.db.chores import ChoreRows
 from store_service.db.leases import LeaseRows
 from store_service.db.pool import SETTINGS, Database
+from store_service.db.redrives import RedriveRows
 from store_service.db.retention import RetentionRows
 from store_service.db.tasks import TaskRows
 from store_service.db.tenants import TenantRows
@@ -60,6 +61,7 @@ class Session(Database):
         self.chores = ChoreRows(self)
         self.retention = RetentionRows(self)
         self.budgets = BudgetRows(self)
+        self.redrives = RedriveRows(self)
 
     async def read(self, query: str, *arguments: Any) -> list[asyncpg.Record]:
         return await self.write(query, *arguments)

@@ -18,7 +18,10 @@ FLOORS: Final = Path(str(store_service.__file__)).parent
 FILES: Final = sorted(path.name for path in (FLOORS / "db").glob("*.sql"))
 TOMBSTONE: Final = {field.name for field in fields(Tombstone)}
 WHOLE: Final = {
-    "get_tenant": {"tenant_id", "outstanding", "leased", *(field.name for field in fields(TenantPolicy))},
+    "get_tenant": {
+        *("tenant_id", "outstanding", "leased", "workflow", "version", "actor", "reason", "paused_at"),
+        *(field.name for field in fields(TenantPolicy)),
+    },
     "get_signal": {field.name for field in fields(SignalFacts)},
     "remove_tasks": TOMBSTONE,
     "list_tombstones": TOMBSTONE,

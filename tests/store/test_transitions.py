@@ -5,11 +5,12 @@ from typing import Any, Final
 
 import asyncpg
 import pytest
-from taskstore.v1 import leases_pb2, tasks_pb2, types_pb2
+from taskstore.v1 import leases_pb2, tasks_pb2, tenants_pb2, types_pb2
 
 from store_service.model.states import TERMINAL, TRANSITIONS, Command, TaskState
 from tests.conftest import Clock, Stubs
 from tests.store.builders import (
+    TENANT,
     assert_lease_lost,
     bring_along,
     cancel,
@@ -68,6 +69,13 @@ async def _apply(store: Stubs, held: types_pb2.Lease, state: TaskState, command:
         assert len(found.tasks) == (state in froms)
     elif command is Command.WAKE:
         await publish(store, held.task_id, name="go")
+    elif command is Command.REDRIVE:
+        request = tenants_pb2.RedriveTasksRequest(
+            tenant_id=TENANT, request_id=state, actor="ann", task_ids=[held.task_id], limit=1
+        )
+        redriven, not_failed = tenants_pb2.REDRIVE_OUTCOME_REDRIVEN, tenants_pb2.REDRIVE_OUTCOME_NOT_FAILED
+        (item,) = (await store.tenants.RedriveTasks(request)).items
+        assert item.outcome == (redriven if state in froms else not_failed)
     elif command is Command.CANCEL:
         outcome = (await store.tasks.CancelTask(cancel(held.task_id, force=True))).outcome
         was_live = outcome == tasks_pb2.CANCEL_OUTCOME_CANCELLED
@@ -104,7 +112,7 @@ async def test_a_command_leads_where_the_table_says_and_from_nowhere_else(
         assert len(lines) == after.change
 
 
-def test_nothing_leaves_a_terminal_state() -> None:
+def test_nothing_but_a_redrive_leaves_a_terminal_state() -> None:
     assert {TaskState.COMPLETED, TaskState.FAILED, TaskState.CANCELLED} == TERMINAL
-    for froms, _ in TRANSITIONS.values():
-        assert not froms & TERMINAL
+    for command, (froms, _) in TRANSITIONS.items():
+        assert not froms & TERMINAL or command is Command.REDRIVE

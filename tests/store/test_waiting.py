@@ -8,12 +8,13 @@ from uuid import uuid4
 
 import asyncpg
 import pytest
-from taskstore.v1 import leases_pb2, types_pb2
+from taskstore.v1 import leases_pb2, tenants_pb2, types_pb2
 
 from store_service.db.queries import Queries
 from store_service.operations.leases import CLAIM_POLL_SECONDS
 from tests.conftest import Stubs
 from tests.store.builders import (
+    TENANT,
     claim,
     complete,
     create,
@@ -187,3 +188,19 @@ async def test_a_worker_that_completes_waits_for_the_next_in_the_same_call(store
     answer = await in_time(call)
     assert answer.items[0].HasField("completed")
     assert len(answer.tasks) == 1
+
+
+async def test_the_end_of_a_pause_wakes_a_claim(store: Stubs) -> None:
+    task = await create(store)
+    await store.tenants.PauseWork(tenants_pb2.PauseWorkRequest(tenant_id=TENANT, actor="ann"))
+    call = await waiting_claim(store)
+    await store.tenants.ResumeWork(tenants_pb2.ResumeWorkRequest(tenant_id=TENANT))
+    assert [one.lease.task_id for one in (await in_time(call)).tasks] == [task.task_id]
+
+
+async def test_a_redrive_wakes_a_claim(store: Stubs) -> None:
+    held = (await create_and_lease(store)).lease
+    await store.leases.FailTask(fail(held))
+    call = await waiting_claim(store)
+    await store.tenants.RedriveTasks(tenants_pb2.RedriveTasksRequest(tenant_id=TENANT, request_id="r", actor="ann"))
+    assert [one.lease.task_id for one in (await in_time(call)).tasks] == [held.task_id]

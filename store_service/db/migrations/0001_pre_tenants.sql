@@ -49,13 +49,15 @@ CREATE TABLE tenure.tenant (
 ) WITH (fillfactor = 40, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
 
 -- WARM. One row per (tenant, workflow, version). It is open, and in the turn index, if and only if a worker could take
--- something from it now: something is ready and the tenant is below its lease limit. What cannot be taken is not scanned.
+-- something from it now: something is ready, the tenant is below its lease limit, and no operator paused it. What cannot be
+-- taken is not scanned.
 CREATE TABLE tenure.lane (
   tenant_id text COLLATE "C" NOT NULL,
   workflow  text COLLATE "C" NOT NULL,
   version   int     NOT NULL,
   ready     int     NOT NULL DEFAULT 0 CHECK (ready >= 0),
   turn      bigint  NOT NULL DEFAULT 0,
+  paused    boolean NOT NULL DEFAULT false,
   open      boolean NOT NULL DEFAULT false,
   PRIMARY KEY (tenant_id, workflow, version)
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
@@ -91,7 +93,8 @@ BEGIN
     LEFT JOIN d ON d.tenant_id = l.tenant_id AND d.workflow = l.workflow AND d.version = l.version
     WHERE coalesce(d.ready, 0) <> 0 OR (l.ready > 0 AND (p_take_turn OR c.room <> c.had_room))
   ), laned AS (
-    UPDATE lane l SET ready = l.ready + x.ready, turn = x.turn, open = x.room AND l.ready + x.ready > 0
+    UPDATE lane l SET ready = l.ready + x.ready, turn = x.turn,
+      open = x.room AND NOT l.paused AND l.ready + x.ready > 0
     FROM touched x WHERE l.tenant_id = x.tenant_id AND l.workflow = x.workflow AND l.version = x.version
     RETURNING l.workflow, l.version, l.open AND (x.ready > 0 OR NOT x.had_room) AS opened
   )
@@ -111,7 +114,7 @@ BEGIN
     max_input_bytes = p_max_input_bytes, max_creates_per_second = p_max_creates_per_second
     WHERE tenant_id = p_tenant;
   WITH laned AS (
-    UPDATE lane l SET open = l.ready > 0 AND t.leased < t.max_leased, turn = t.turn
+    UPDATE lane l SET open = NOT l.paused AND t.leased < t.max_leased, turn = t.turn
     FROM tenant t WHERE t.tenant_id = p_tenant AND l.tenant_id = p_tenant AND l.ready > 0
     RETURNING l.workflow, l.version, l.open
   )

@@ -63,6 +63,7 @@ CREATE TABLE tenure.task_state (
   ended_at            timestamptz,
   ttl_ms              bigint  NOT NULL,
   handle_ends_at      timestamptz,                   -- one ttl after its end
+  failed_for          text COLLATE "C" CHECK (failed_for IN ('WORKER', 'CRASH_LIMIT', 'EXECUTION_DEADLINE')),
   finish_token        bigint,                        -- replay memory of the last finish, until the next claim
   finish_digest       bytea,
   recovery_ms         bigint,                        -- it holds a reservation, forfeited so long after its lease ran out
@@ -72,11 +73,14 @@ CREATE TABLE tenure.task_state (
   CHECK ((state = 'LEASED') = (expires_at IS NOT NULL)),
   CHECK ((state IN ('COMPLETED', 'FAILED', 'CANCELLED')) = (ended_at IS NOT NULL)),
   CHECK ((ended_at IS NULL) = (handle_ends_at IS NULL)),
+  CHECK ((state = 'FAILED') = (failed_for IS NOT NULL)),
   CHECK (NOT ready OR state = 'QUEUED'),
   CHECK (ended_at IS NULL OR (check_at IS NULL AND recovery_ms IS NULL))
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.01);
 CREATE INDEX task_ready ON tenure.task_state (tenant_id, workflow, version, priority DESC, ready_at, task_id) WHERE ready;
 CREATE INDEX task_due ON tenure.task_state (check_at) WHERE check_at IS NOT NULL;
+CREATE INDEX task_failed ON tenure.task_state (tenant_id, workflow, version, failed_for, ended_at, task_id)
+  WHERE state = 'FAILED';
 CREATE INDEX task_ended ON tenure.task_state (tenant_id, handle_ends_at) WHERE handle_ends_at IS NOT NULL;
 
 -- Append only. One line for each transition of a task.
@@ -107,9 +111,10 @@ BEGIN
   INSERT INTO tenant (tenant_id) SELECT DISTINCT x FROM unnest(p_tenant) x ORDER BY 1 ON CONFLICT DO NOTHING;
   PERFORM 1 FROM tenant WHERE tenant_id = ANY (p_tenant) ORDER BY tenant_id FOR NO KEY UPDATE;
   v_now := task_now();
-  INSERT INTO lane (tenant_id, workflow, version)
-    SELECT DISTINCT u.t, u.w, u.v FROM unnest(p_tenant, p_workflow, p_version) u(t, w, v) ORDER BY 1, 2, 3
-    ON CONFLICT DO NOTHING;
+  INSERT INTO lane (tenant_id, workflow, version, paused)
+    SELECT n.t, n.w, n.v, is_paused(n.t, n.w, n.v)
+    FROM (SELECT DISTINCT u.t, u.w, u.v FROM unnest(p_tenant, p_workflow, p_version) u(t, w, v) ORDER BY 1, 2, 3) n
+    WHERE NOT EXISTS (SELECT FROM lane l WHERE l.tenant_id = n.t AND l.workflow = n.w AND l.version = n.v);
   WITH item AS (
     SELECT u.o, u.t, u.id, x.task_id AS known, x.request_digest = u.digest AS same,
            octet_length(p_input[u.o]) > l.max_input_bytes AS too_large, l.max_outstanding - l.outstanding AS room,

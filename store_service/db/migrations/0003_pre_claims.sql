@@ -88,7 +88,9 @@ BEGIN
         SELECT r.tenant_id, k.task_id, row_number() OVER (ORDER BY k.round, r.turn, r.tenant_id) AS o
         FROM room r CROSS JOIN LATERAL (
           SELECT q.task_id, row_number() OVER (ORDER BY q.priority DESC, q.ready_at, q.task_id) AS round
-          FROM unnest(p_workflow, p_version) c(w, v) CROSS JOIN LATERAL (
+          FROM unnest(p_workflow, p_version) c(w, v)
+          JOIN lane l ON l.tenant_id = r.tenant_id AND l.workflow = c.w AND l.version = c.v AND l.open
+          CROSS JOIN LATERAL (
             SELECT s.task_id, s.priority, s.ready_at FROM task_state s
             WHERE s.tenant_id = r.tenant_id AND s.workflow = c.w AND s.version = c.v AND s.ready
             ORDER BY s.priority DESC, s.ready_at, s.task_id LIMIT r.n FOR NO KEY UPDATE SKIP LOCKED) q

@@ -8,9 +8,8 @@ CREATE TABLE tenure.outcome (
   data          bytea,
   error_code    int,               -- NULL = a result
   error_message text,
-  error_reason  text COLLATE "C",
   PRIMARY KEY (tenant_id, task_id),
-  CHECK ((error_code IS NULL) = (error_message IS NULL) AND (error_code IS NULL) = (error_reason IS NULL)),
+  CHECK ((error_code IS NULL) = (error_message IS NULL)),
   CHECK ((media_type IS NULL) = (data IS NULL) AND (error_code IS NOT NULL OR data IS NOT NULL))
 );
 ALTER TABLE tenure.outcome ALTER COLUMN data SET STORAGE EXTERNAL;
@@ -54,13 +53,13 @@ BEGIN
       worker_id = NULL, expires_at = NULL, retries = s.retries + (d.event = 'RETRIED')::int,
       finish_token = d.k, finish_digest = p_digest[d.o], lines = s.lines + 1, change = s.change + 1,
       changed_at = greatest(s.changed_at, v_now), ended_at = CASE WHEN NOT d.back THEN greatest(s.changed_at, v_now) END,
+      failed_for = CASE WHEN d.event = 'FAILED' THEN 'WORKER' END,
       handle_ends_at = CASE WHEN NOT d.back THEN greatest(s.changed_at, v_now) + s.ttl_ms * interval '1 ms' END
     FROM decided d WHERE s.tenant_id = d.t AND s.task_id = d.id
     RETURNING d.o, d.event, d.w, d.k, d.back, s.tenant_id, s.task_id, s.workflow, s.version, s.ready, s.lines - 1 AS line
   ), kept AS (
-    INSERT INTO outcome (tenant_id, task_id, media_type, data, error_code, error_message, error_reason)
-    SELECT x.tenant_id, x.task_id, p_media[x.o], p_data[x.o], p_code[x.o], p_message[x.o],
-           CASE WHEN x.event = 'FAILED' THEN 'WORKER' END
+    INSERT INTO outcome (tenant_id, task_id, media_type, data, error_code, error_message)
+    SELECT x.tenant_id, x.task_id, p_media[x.o], p_data[x.o], p_code[x.o], p_message[x.o]
     FROM ended x WHERE x.event IN ('COMPLETED', 'FAILED')
   ), told AS (
     INSERT INTO history (tenant_id, task_id, line, event, at, worker_id, token, detail)

@@ -73,6 +73,8 @@ BEGIN
           CASE WHEN d.event = 'CANCEL_REQUESTED' THEN v_now + p_grace_ms * interval '1 ms' ELSE s.cancel_at END,
           CASE WHEN d.abandon_at > v_now THEN s.abandon_at END) END,
       ended_at = CASE WHEN d.event IN ('CANCELLED', 'FAILED') THEN greatest(s.changed_at, v_now) END,
+      failed_for = CASE WHEN d.event <> 'FAILED' THEN NULL WHEN d.deadline_at <= v_now THEN 'EXECUTION_DEADLINE'
+                        ELSE 'CRASH_LIMIT' END,
       handle_ends_at = CASE
         WHEN d.event IN ('CANCELLED', 'FAILED') THEN greatest(s.changed_at, v_now) + s.ttl_ms * interval '1 ms' END,
       lines = s.lines + (d.event NOT IN ('READY', 'NOTHING'))::int,
@@ -80,7 +82,7 @@ BEGIN
       changed_at = CASE WHEN d.event IN ('READY', 'NOTHING') THEN s.changed_at ELSE greatest(s.changed_at, v_now) END
     FROM decided d WHERE s.tenant_id = d.tenant_id AND s.task_id = d.task_id
     RETURNING s.tenant_id, s.task_id, s.workflow, s.version, d.event, d.state AS was, d.ready AS was_ready, s.state, s.ready,
-              d.worker_id, d.token, d.forfeit, s.lines - 1 AS line, d.deadline_at <= v_now AS late,
+              d.worker_id, d.token, d.forfeit, s.lines - 1 AS line, s.failed_for,
               CASE WHEN d.wait_kind = 'SIGNAL' THEN 'TIMEOUT' ELSE d.wait_kind END AS wake
   ), woken AS (
     UPDATE wait w SET wake = m.wake
@@ -89,17 +91,15 @@ BEGIN
     UPDATE input_request r SET state = 'OVER'
     FROM moved m WHERE m.event = 'WOKEN' AND r.tenant_id = m.tenant_id AND r.task_id = m.task_id AND r.state = 'OPEN'
   ), kept AS (
-    INSERT INTO outcome (tenant_id, task_id, error_code, error_message, error_reason)
+    INSERT INTO outcome (tenant_id, task_id, error_code, error_message)
     SELECT m.tenant_id, m.task_id, -32603,
-           CASE WHEN m.late THEN 'The work ran past its execution deadline.'
-                ELSE 'The work was given up: its workers were lost too often.' END,
-           CASE WHEN m.late THEN 'EXECUTION_DEADLINE' ELSE 'CRASH_LIMIT' END
+           CASE m.failed_for WHEN 'EXECUTION_DEADLINE' THEN 'The work ran past its execution deadline.'
+                ELSE 'The work was given up: its workers were lost too often.' END
     FROM moved m WHERE m.event = 'FAILED'
   ), told AS (
     INSERT INTO history (tenant_id, task_id, line, event, at, worker_id, token, detail)
     SELECT m.tenant_id, m.task_id, m.line, m.event, v_now, m.worker_id, CASE WHEN m.worker_id IS NOT NULL THEN m.token END,
-           CASE WHEN m.event = 'WOKEN' THEN m.wake WHEN m.event <> 'FAILED' THEN '' WHEN m.late THEN 'EXECUTION_DEADLINE'
-                ELSE 'CRASH_LIMIT' END
+           CASE m.event WHEN 'WOKEN' THEN m.wake WHEN 'FAILED' THEN m.failed_for ELSE '' END
     FROM moved m WHERE m.event NOT IN ('READY', 'NOTHING')
   )
   SELECT array_agg((m.tenant_id, m.workflow, m.version, CASE WHEN m.event IN ('CANCELLED', 'FAILED') THEN -1 ELSE 0 END,

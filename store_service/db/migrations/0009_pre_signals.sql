@@ -71,7 +71,8 @@ BEGIN
     SELECT x.signal_id FROM signal x WHERE x.tenant_id = p_tenant AND x.state <> 'PENDING'
       AND x.accepted_at <= (SELECT task_now()) - p_older_ms * interval '1 ms'
       AND NOT EXISTS (SELECT FROM wait w JOIN task_state s ON s.tenant_id = w.tenant_id AND s.task_id = w.task_id
-                      WHERE w.tenant_id = p_tenant AND w.task_id = x.task_id AND w.signal_id = x.signal_id AND s.ended_at IS NULL)
+                      WHERE w.tenant_id = p_tenant AND w.task_id = x.task_id AND w.signal_id = x.signal_id
+                        AND (s.ended_at IS NULL OR s.state = 'FAILED'))    -- which may be redriven
     ORDER BY x.accepted_at LIMIT p_limit FOR UPDATE SKIP LOCKED
   ), gone AS (
     DELETE FROM signal x USING due d WHERE x.tenant_id = p_tenant AND x.signal_id = d.signal_id RETURNING 1

@@ -249,6 +249,34 @@ async def _(_: Scene) -> Message:
     return tenants_pb2.GetTenantRequest(tenant_id=TENANT)
 
 
+@case("PauseWork", "PAUSE_LIMIT")
+async def _(scene: Scene) -> Message:
+    await create(scene.store)
+    await scene.database.execute(
+        "INSERT INTO tenure.pause SELECT $1, 'w', n, 'ann', '', tenure.task_now() FROM generate_series(1, 200) n", TENANT
+    )
+    return tenants_pb2.PauseWorkRequest(tenant_id=TENANT, actor="ann")
+
+
+@case("ResumeWork", "TENANT_NOT_FOUND")
+async def _(_: Scene) -> Message:
+    return tenants_pb2.ResumeWorkRequest(tenant_id=TENANT)
+
+
+@case("RedriveTasks", "TENANT_NOT_FOUND")
+async def _(_: Scene) -> Message:
+    return tenants_pb2.RedriveTasksRequest(tenant_id=TENANT, request_id="once", actor="ann")
+
+
+@case("RedriveTasks", "REQUEST_ID_CONFLICT")
+async def _(scene: Scene) -> Message:
+    await create(scene.store)
+    request = tenants_pb2.RedriveTasksRequest(tenant_id=TENANT, request_id="once", actor="ann")
+    await scene.store.tenants.RedriveTasks(request)
+    request.actor = "bob"
+    return request
+
+
 @case("SetBudgetPolicy", "BUDGET_RESERVED")
 async def _(scene: Scene) -> Message:
     await set_budget(scene.store, Amounts(tokens=9))

@@ -45,7 +45,7 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_TENANT_NOT_FOUND: _ErrorReason.ValueType  # 4
     """NOT_FOUND. No task was ever created in this tenant and no policy was set for it."""
     ERROR_REASON_REQUEST_ID_CONFLICT: _ErrorReason.ValueType  # 5
-    """ALREADY_EXISTS. The request id was used for a creation with other content. Use a new one."""
+    """ALREADY_EXISTS. The request id was used with other content. Use a new one."""
     ERROR_REASON_REVISION_CONFLICT: _ErrorReason.ValueType  # 6
     """ABORTED. The checkpoint's revision is not the next one. Load the history and compare: an earlier try of
     the same write may have won.
@@ -103,6 +103,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """FAILED_PRECONDITION. Something is reserved. A worker settles its task's reservation before it ends its lease; an
     operator changes a budget when no task holds a reservation.
     """
+    ERROR_REASON_PAUSE_LIMIT: _ErrorReason.ValueType  # 27
+    """FAILED_PRECONDITION. The tenant has as many pauses as a tenant may have. Resume some, or pause all of its work."""
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why a call, or an item of a batch, was refused, and what its caller does next."""
@@ -120,7 +122,7 @@ ERROR_REASON_CHECKPOINT_NOT_FOUND: ErrorReason.ValueType  # 3
 ERROR_REASON_TENANT_NOT_FOUND: ErrorReason.ValueType  # 4
 """NOT_FOUND. No task was ever created in this tenant and no policy was set for it."""
 ERROR_REASON_REQUEST_ID_CONFLICT: ErrorReason.ValueType  # 5
-"""ALREADY_EXISTS. The request id was used for a creation with other content. Use a new one."""
+"""ALREADY_EXISTS. The request id was used with other content. Use a new one."""
 ERROR_REASON_REVISION_CONFLICT: ErrorReason.ValueType  # 6
 """ABORTED. The checkpoint's revision is not the next one. Load the history and compare: an earlier try of
 the same write may have won.
@@ -178,4 +180,6 @@ ERROR_REASON_BUDGET_RESERVED: ErrorReason.ValueType  # 26
 """FAILED_PRECONDITION. Something is reserved. A worker settles its task's reservation before it ends its lease; an
 operator changes a budget when no task holds a reservation.
 """
+ERROR_REASON_PAUSE_LIMIT: ErrorReason.ValueType  # 27
+"""FAILED_PRECONDITION. The tenant has as many pauses as a tenant may have. Resume some, or pause all of its work."""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015

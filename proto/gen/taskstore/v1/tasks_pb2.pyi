@@ -108,6 +108,8 @@ class _HistoryEventEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_HistoryE
     """Its worker suspended it."""
     HISTORY_EVENT_WOKEN: _HistoryEvent.ValueType  # 11
     """What it waited for came, or the time did."""
+    HISTORY_EVENT_REDRIVEN: _HistoryEvent.ValueType  # 12
+    """An operator sent it back to work after it had failed; the detail names him."""
 
 class HistoryEvent(_HistoryEvent, metaclass=_HistoryEventEnumTypeWrapper):
     """What happened at one line of a task's history."""
@@ -136,6 +138,8 @@ HISTORY_EVENT_SUSPENDED: HistoryEvent.ValueType  # 10
 """Its worker suspended it."""
 HISTORY_EVENT_WOKEN: HistoryEvent.ValueType  # 11
 """What it waited for came, or the time did."""
+HISTORY_EVENT_REDRIVEN: HistoryEvent.ValueType  # 12
+"""An operator sent it back to work after it had failed; the detail names him."""
 Global___HistoryEvent: _TypeAlias = HistoryEvent  # noqa: Y015
 
 class _AnswerOutcome:

@@ -3,8 +3,13 @@
 isort:skip_file
 What operators decide for a tenant."""
 
+from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from taskstore.v1 import types_pb2 as _types_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -15,6 +20,34 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _RedriveOutcome:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _RedriveOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RedriveOutcome.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    REDRIVE_OUTCOME_UNSPECIFIED: _RedriveOutcome.ValueType  # 0
+    """Never sent."""
+    REDRIVE_OUTCOME_REDRIVEN: _RedriveOutcome.ValueType  # 1
+    """It is queued again."""
+    REDRIVE_OUTCOME_OUTSTANDING_LIMIT: _RedriveOutcome.ValueType  # 2
+    """The tenant has as many unfinished tasks as its policy allows. Redrive it later, with another request id."""
+    REDRIVE_OUTCOME_NOT_FAILED: _RedriveOutcome.ValueType  # 3
+    """It was named, and is no failed task that matches, or came after the limit."""
+
+class RedriveOutcome(_RedriveOutcome, metaclass=_RedriveOutcomeEnumTypeWrapper):
+    """What became of one task, or would."""
+
+REDRIVE_OUTCOME_UNSPECIFIED: RedriveOutcome.ValueType  # 0
+"""Never sent."""
+REDRIVE_OUTCOME_REDRIVEN: RedriveOutcome.ValueType  # 1
+"""It is queued again."""
+REDRIVE_OUTCOME_OUTSTANDING_LIMIT: RedriveOutcome.ValueType  # 2
+"""The tenant has as many unfinished tasks as its policy allows. Redrive it later, with another request id."""
+REDRIVE_OUTCOME_NOT_FAILED: RedriveOutcome.ValueType  # 3
+"""It was named, and is no failed task that matches, or came after the limit."""
+Global___RedriveOutcome: _TypeAlias = RedriveOutcome  # noqa: Y015
 
 @_typing.final
 class TenantPolicy(_message.Message):
@@ -70,6 +103,7 @@ class Tenant(_message.Message):
     POLICY_FIELD_NUMBER: _builtins.int
     OUTSTANDING_FIELD_NUMBER: _builtins.int
     LEASED_FIELD_NUMBER: _builtins.int
+    PAUSES_FIELD_NUMBER: _builtins.int
     tenant_id: _builtins.str
     """The tenant."""
     outstanding: _builtins.int
@@ -80,6 +114,10 @@ class Tenant(_message.Message):
     def policy(self) -> Global___TenantPolicy:
         """What it may use."""
 
+    @_builtins.property
+    def pauses(self) -> _containers.RepeatedCompositeFieldContainer[Global___Pause]:
+        """What operators hold back, in no certain order; at most 200."""
+
     def __init__(
         self,
         *,
@@ -87,14 +125,79 @@ class Tenant(_message.Message):
         policy: Global___TenantPolicy | None = ...,
         outstanding: _builtins.int = ...,
         leased: _builtins.int = ...,
+        pauses: _abc.Iterable[Global___Pause] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["leased", b"leased", "outstanding", b"outstanding", "policy", b"policy", "tenant_id", b"tenant_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["leased", b"leased", "outstanding", b"outstanding", "pauses", b"pauses", "policy", b"policy", "tenant_id", b"tenant_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Tenant: _TypeAlias = Tenant  # noqa: Y015
+
+@_typing.final
+class WorkScope(_message.Message):
+    """Which of a tenant's work."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKFLOW_FIELD_NUMBER: _builtins.int
+    WORKFLOW_VERSION_FIELD_NUMBER: _builtins.int
+    workflow: _builtins.str
+    """This workflow; empty means all of them. At most 256 bytes."""
+    workflow_version: _builtins.int
+    """This version of the workflow; 0 means all of them."""
+    def __init__(
+        self,
+        *,
+        workflow: _builtins.str = ...,
+        workflow_version: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["workflow", b"workflow", "workflow_version", b"workflow_version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkScope: _TypeAlias = WorkScope  # noqa: Y015
+
+@_typing.final
+class Pause(_message.Message):
+    """That an operator holds work back."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SCOPE_FIELD_NUMBER: _builtins.int
+    ACTOR_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    PAUSED_AT_FIELD_NUMBER: _builtins.int
+    actor: _builtins.str
+    """Who decided it, as the caller named him."""
+    reason: _builtins.str
+    """Why, for people."""
+    @_builtins.property
+    def scope(self) -> Global___WorkScope:
+        """Which work."""
+
+    @_builtins.property
+    def paused_at(self) -> _timestamp_pb2.Timestamp:
+        """Since when."""
+
+    def __init__(
+        self,
+        *,
+        scope: Global___WorkScope | None = ...,
+        actor: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        paused_at: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["paused_at", b"paused_at", "scope", b"scope"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actor", b"actor", "paused_at", b"paused_at", "reason", b"reason", "scope", b"scope"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Pause: _TypeAlias = Pause  # noqa: Y015
 
 @_typing.final
 class SetTenantPolicyRequest(_message.Message):
@@ -193,3 +296,237 @@ class GetTenantResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetTenantResponse: _TypeAlias = GetTenantResponse  # noqa: Y015
+
+@_typing.final
+class PauseWorkRequest(_message.Message):
+    """See TenantService.PauseWork."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_ID_FIELD_NUMBER: _builtins.int
+    SCOPE_FIELD_NUMBER: _builtins.int
+    ACTOR_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    tenant_id: _builtins.str
+    """The tenant. It need not be there yet."""
+    actor: _builtins.str
+    """Who decides it. 1 to 256 bytes, not blank."""
+    reason: _builtins.str
+    """Why, for people. At most 1,024 bytes."""
+    @_builtins.property
+    def scope(self) -> Global___WorkScope:
+        """Which of its work; absent means all."""
+
+    def __init__(
+        self,
+        *,
+        tenant_id: _builtins.str = ...,
+        scope: Global___WorkScope | None = ...,
+        actor: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["scope", b"scope"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actor", b"actor", "reason", b"reason", "scope", b"scope", "tenant_id", b"tenant_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PauseWorkRequest: _TypeAlias = PauseWorkRequest  # noqa: Y015
+
+@_typing.final
+class PauseWorkResponse(_message.Message):
+    """See TenantService.PauseWork."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def tenant(self) -> Global___Tenant:
+        """The tenant as it stands now."""
+
+    def __init__(
+        self,
+        *,
+        tenant: Global___Tenant | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["tenant", b"tenant"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["tenant", b"tenant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PauseWorkResponse: _TypeAlias = PauseWorkResponse  # noqa: Y015
+
+@_typing.final
+class ResumeWorkRequest(_message.Message):
+    """See TenantService.ResumeWork."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_ID_FIELD_NUMBER: _builtins.int
+    SCOPE_FIELD_NUMBER: _builtins.int
+    tenant_id: _builtins.str
+    """The tenant."""
+    @_builtins.property
+    def scope(self) -> Global___WorkScope:
+        """The scope of the pause; absent means all of the tenant's work."""
+
+    def __init__(
+        self,
+        *,
+        tenant_id: _builtins.str = ...,
+        scope: Global___WorkScope | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["scope", b"scope"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["scope", b"scope", "tenant_id", b"tenant_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResumeWorkRequest: _TypeAlias = ResumeWorkRequest  # noqa: Y015
+
+@_typing.final
+class ResumeWorkResponse(_message.Message):
+    """See TenantService.ResumeWork."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def tenant(self) -> Global___Tenant:
+        """The tenant as it stands now."""
+
+    def __init__(
+        self,
+        *,
+        tenant: Global___Tenant | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["tenant", b"tenant"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["tenant", b"tenant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResumeWorkResponse: _TypeAlias = ResumeWorkResponse  # noqa: Y015
+
+@_typing.final
+class RedriveTasksRequest(_message.Message):
+    """See TenantService.RedriveTasks. A task must match everything that is given."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_ID_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    ACTOR_FIELD_NUMBER: _builtins.int
+    SCOPE_FIELD_NUMBER: _builtins.int
+    REASONS_FIELD_NUMBER: _builtins.int
+    FAILED_FROM_FIELD_NUMBER: _builtins.int
+    FAILED_BEFORE_FIELD_NUMBER: _builtins.int
+    TASK_IDS_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    tenant_id: _builtins.str
+    """The tenant."""
+    request_id: _builtins.str
+    """Makes the call safe to repeat: the same id with the same content is answered again and does nothing more. 1 to 128
+    bytes; not looked at in a dry run.
+    """
+    actor: _builtins.str
+    """Who decides it, for the history. 1 to 256 bytes, not blank."""
+    limit: _builtins.int
+    """At most so many. 1 to 1,000; 0 means 100."""
+    dry_run: _builtins.bool
+    """Tells what would be done, and does nothing."""
+    @_builtins.property
+    def scope(self) -> Global___WorkScope:
+        """Only this work; absent means all."""
+
+    @_builtins.property
+    def reasons(self) -> _containers.RepeatedScalarFieldContainer[_types_pb2.FailureReason.ValueType]:
+        """Only tasks that failed for one of these reasons; empty means any."""
+
+    @_builtins.property
+    def failed_from(self) -> _timestamp_pb2.Timestamp:
+        """Only tasks that failed at or after this."""
+
+    @_builtins.property
+    def failed_before(self) -> _timestamp_pb2.Timestamp:
+        """Only tasks that failed before this."""
+
+    @_builtins.property
+    def task_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Only these tasks; empty means all that match. At most 1,000."""
+
+    def __init__(
+        self,
+        *,
+        tenant_id: _builtins.str = ...,
+        request_id: _builtins.str = ...,
+        actor: _builtins.str = ...,
+        scope: Global___WorkScope | None = ...,
+        reasons: _abc.Iterable[_types_pb2.FailureReason.ValueType] | None = ...,
+        failed_from: _timestamp_pb2.Timestamp | None = ...,
+        failed_before: _timestamp_pb2.Timestamp | None = ...,
+        task_ids: _abc.Iterable[_builtins.str] | None = ...,
+        limit: _builtins.int = ...,
+        dry_run: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["failed_before", b"failed_before", "failed_from", b"failed_from", "scope", b"scope"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actor", b"actor", "dry_run", b"dry_run", "failed_before", b"failed_before", "failed_from", b"failed_from", "limit", b"limit", "reasons", b"reasons", "request_id", b"request_id", "scope", b"scope", "task_ids", b"task_ids", "tenant_id", b"tenant_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RedriveTasksRequest: _TypeAlias = RedriveTasksRequest  # noqa: Y015
+
+@_typing.final
+class RedriveTasksResponse(_message.Message):
+    """See TenantService.RedriveTasks."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class Item(_message.Message):
+        """One task."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        TASK_ID_FIELD_NUMBER: _builtins.int
+        OUTCOME_FIELD_NUMBER: _builtins.int
+        task_id: _builtins.str
+        """The task."""
+        outcome: Global___RedriveOutcome.ValueType
+        """What became of it."""
+        def __init__(
+            self,
+            *,
+            task_id: _builtins.str = ...,
+            outcome: Global___RedriveOutcome.ValueType = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["outcome", b"outcome", "task_id", b"task_id"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    ITEMS_FIELD_NUMBER: _builtins.int
+    REPLAYED_FIELD_NUMBER: _builtins.int
+    replayed: _builtins.bool
+    """Whether an earlier call with the same request id did it."""
+    @_builtins.property
+    def items(self) -> _containers.RepeatedCompositeFieldContainer[Global___RedriveTasksResponse.Item]:
+        """Those that match, then those that were named and do not. As many as the limit allows mean that there may be more."""
+
+    def __init__(
+        self,
+        *,
+        items: _abc.Iterable[Global___RedriveTasksResponse.Item] | None = ...,
+        replayed: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["items", b"items", "replayed", b"replayed"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RedriveTasksResponse: _TypeAlias = RedriveTasksResponse  # noqa: Y015

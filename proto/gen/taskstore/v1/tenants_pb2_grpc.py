@@ -45,6 +45,21 @@ class TenantServiceStub:
                 request_serializer=taskstore_dot_v1_dot_tenants__pb2.GetTenantRequest.SerializeToString,
                 response_deserializer=taskstore_dot_v1_dot_tenants__pb2.GetTenantResponse.FromString,
                 _registered_method=True)
+        self.PauseWork = channel.unary_unary(
+                '/taskstore.v1.TenantService/PauseWork',
+                request_serializer=taskstore_dot_v1_dot_tenants__pb2.PauseWorkRequest.SerializeToString,
+                response_deserializer=taskstore_dot_v1_dot_tenants__pb2.PauseWorkResponse.FromString,
+                _registered_method=True)
+        self.ResumeWork = channel.unary_unary(
+                '/taskstore.v1.TenantService/ResumeWork',
+                request_serializer=taskstore_dot_v1_dot_tenants__pb2.ResumeWorkRequest.SerializeToString,
+                response_deserializer=taskstore_dot_v1_dot_tenants__pb2.ResumeWorkResponse.FromString,
+                _registered_method=True)
+        self.RedriveTasks = channel.unary_unary(
+                '/taskstore.v1.TenantService/RedriveTasks',
+                request_serializer=taskstore_dot_v1_dot_tenants__pb2.RedriveTasksRequest.SerializeToString,
+                response_deserializer=taskstore_dot_v1_dot_tenants__pb2.RedriveTasksResponse.FromString,
+                _registered_method=True)
 
 
 class TenantServiceServicer:
@@ -66,6 +81,38 @@ class TenantServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PauseWork(self, request, context):
+        """Holds back a tenant's work, all of it or a part: none of it is leased from then on. What is leased goes on and may
+        end; tasks are created, woken and given back as ever, and wait. Deadlines, timeouts and abandonment go on counting.
+        Pauses may lie over each other, and each lasts until it is itself taken away. Idempotent: a pause that is there stays
+        as it is, its actor and reason too. Refused with PAUSE_LIMIT.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResumeWork(self, request, context):
+        """Takes away the pause of exactly this scope; work that another pause holds back stays held back. Idempotent: where
+        there is none, nothing changes. Refused with TENANT_NOT_FOUND.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RedriveTasks(self, request, context):
+        """Sends failed tasks of a tenant back to work, those that failed first before others. A task keeps its id, its input, its
+        checkpoints and its history, and gets a line there that names the actor. Its error is gone; its attempts, crashes and
+        retries count from 0 and its execution deadline from now; a wish for its end is forgotten. Signals that are dead letters
+        stay so, and questions that were open are over: the work asks anew. It counts as unfinished again, within the tenant's
+        limit. Idempotent by `request_id`, for 30 days.
+
+        Whoever saw the task fail sees it at work again. Where that must not be, ForkTask makes a new task of it instead.
+        Refused with TENANT_NOT_FOUND, REQUEST_ID_CONFLICT.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_TenantServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -78,6 +125,21 @@ def add_TenantServiceServicer_to_server(servicer, server):
                     servicer.GetTenant,
                     request_deserializer=taskstore_dot_v1_dot_tenants__pb2.GetTenantRequest.FromString,
                     response_serializer=taskstore_dot_v1_dot_tenants__pb2.GetTenantResponse.SerializeToString,
+            ),
+            'PauseWork': grpc.unary_unary_rpc_method_handler(
+                    servicer.PauseWork,
+                    request_deserializer=taskstore_dot_v1_dot_tenants__pb2.PauseWorkRequest.FromString,
+                    response_serializer=taskstore_dot_v1_dot_tenants__pb2.PauseWorkResponse.SerializeToString,
+            ),
+            'ResumeWork': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResumeWork,
+                    request_deserializer=taskstore_dot_v1_dot_tenants__pb2.ResumeWorkRequest.FromString,
+                    response_serializer=taskstore_dot_v1_dot_tenants__pb2.ResumeWorkResponse.SerializeToString,
+            ),
+            'RedriveTasks': grpc.unary_unary_rpc_method_handler(
+                    servicer.RedriveTasks,
+                    request_deserializer=taskstore_dot_v1_dot_tenants__pb2.RedriveTasksRequest.FromString,
+                    response_serializer=taskstore_dot_v1_dot_tenants__pb2.RedriveTasksResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -135,6 +197,87 @@ class TenantService:
             '/taskstore.v1.TenantService/GetTenant',
             taskstore_dot_v1_dot_tenants__pb2.GetTenantRequest.SerializeToString,
             taskstore_dot_v1_dot_tenants__pb2.GetTenantResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PauseWork(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/taskstore.v1.TenantService/PauseWork',
+            taskstore_dot_v1_dot_tenants__pb2.PauseWorkRequest.SerializeToString,
+            taskstore_dot_v1_dot_tenants__pb2.PauseWorkResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResumeWork(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/taskstore.v1.TenantService/ResumeWork',
+            taskstore_dot_v1_dot_tenants__pb2.ResumeWorkRequest.SerializeToString,
+            taskstore_dot_v1_dot_tenants__pb2.ResumeWorkResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RedriveTasks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/taskstore.v1.TenantService/RedriveTasks',
+            taskstore_dot_v1_dot_tenants__pb2.RedriveTasksRequest.SerializeToString,
+            taskstore_dot_v1_dot_tenants__pb2.RedriveTasksResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -39,6 +39,26 @@ class TenantServiceStub:
     """
     GetTenant: _grpc.UnaryUnaryMultiCallable[_tenants_pb2.GetTenantRequest, _tenants_pb2.GetTenantResponse]
     """Reads a tenant's policy and its use. Refused with TENANT_NOT_FOUND."""
+    PauseWork: _grpc.UnaryUnaryMultiCallable[_tenants_pb2.PauseWorkRequest, _tenants_pb2.PauseWorkResponse]
+    """Holds back a tenant's work, all of it or a part: none of it is leased from then on. What is leased goes on and may
+    end; tasks are created, woken and given back as ever, and wait. Deadlines, timeouts and abandonment go on counting.
+    Pauses may lie over each other, and each lasts until it is itself taken away. Idempotent: a pause that is there stays
+    as it is, its actor and reason too. Refused with PAUSE_LIMIT.
+    """
+    ResumeWork: _grpc.UnaryUnaryMultiCallable[_tenants_pb2.ResumeWorkRequest, _tenants_pb2.ResumeWorkResponse]
+    """Takes away the pause of exactly this scope; work that another pause holds back stays held back. Idempotent: where
+    there is none, nothing changes. Refused with TENANT_NOT_FOUND.
+    """
+    RedriveTasks: _grpc.UnaryUnaryMultiCallable[_tenants_pb2.RedriveTasksRequest, _tenants_pb2.RedriveTasksResponse]
+    """Sends failed tasks of a tenant back to work, those that failed first before others. A task keeps its id, its input, its
+    checkpoints and its history, and gets a line there that names the actor. Its error is gone; its attempts, crashes and
+    retries count from 0 and its execution deadline from now; a wish for its end is forgotten. Signals that are dead letters
+    stay so, and questions that were open are over: the work asks anew. It counts as unfinished again, within the tenant's
+    limit. Idempotent by `request_id`, for 30 days.
+
+    Whoever saw the task fail sees it at work again. Where that must not be, ForkTask makes a new task of it instead.
+    Refused with TENANT_NOT_FOUND, REQUEST_ID_CONFLICT.
+    """
 
 @_typing.type_check_only
 class TenantServiceAsyncStub(TenantServiceStub):
@@ -51,6 +71,26 @@ class TenantServiceAsyncStub(TenantServiceStub):
     """
     GetTenant: _aio.UnaryUnaryMultiCallable[_tenants_pb2.GetTenantRequest, _tenants_pb2.GetTenantResponse]  # type: ignore[assignment]
     """Reads a tenant's policy and its use. Refused with TENANT_NOT_FOUND."""
+    PauseWork: _aio.UnaryUnaryMultiCallable[_tenants_pb2.PauseWorkRequest, _tenants_pb2.PauseWorkResponse]  # type: ignore[assignment]
+    """Holds back a tenant's work, all of it or a part: none of it is leased from then on. What is leased goes on and may
+    end; tasks are created, woken and given back as ever, and wait. Deadlines, timeouts and abandonment go on counting.
+    Pauses may lie over each other, and each lasts until it is itself taken away. Idempotent: a pause that is there stays
+    as it is, its actor and reason too. Refused with PAUSE_LIMIT.
+    """
+    ResumeWork: _aio.UnaryUnaryMultiCallable[_tenants_pb2.ResumeWorkRequest, _tenants_pb2.ResumeWorkResponse]  # type: ignore[assignment]
+    """Takes away the pause of exactly this scope; work that another pause holds back stays held back. Idempotent: where
+    there is none, nothing changes. Refused with TENANT_NOT_FOUND.
+    """
+    RedriveTasks: _aio.UnaryUnaryMultiCallable[_tenants_pb2.RedriveTasksRequest, _tenants_pb2.RedriveTasksResponse]  # type: ignore[assignment]
+    """Sends failed tasks of a tenant back to work, those that failed first before others. A task keeps its id, its input, its
+    checkpoints and its history, and gets a line there that names the actor. Its error is gone; its attempts, crashes and
+    retries count from 0 and its execution deadline from now; a wish for its end is forgotten. Signals that are dead letters
+    stay so, and questions that were open are over: the work asks anew. It counts as unfinished again, within the tenant's
+    limit. Idempotent by `request_id`, for 30 days.
+
+    Whoever saw the task fail sees it at work again. Where that must not be, ForkTask makes a new task of it instead.
+    Refused with TENANT_NOT_FOUND, REQUEST_ID_CONFLICT.
+    """
 
 class TenantServiceServicer(metaclass=_abc_1.ABCMeta):
     """For operators of tenants. A tenant comes into being with its first task or its first policy."""
@@ -72,5 +112,43 @@ class TenantServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_tenants_pb2.GetTenantResponse, _abc.Awaitable[_tenants_pb2.GetTenantResponse]]:
         """Reads a tenant's policy and its use. Refused with TENANT_NOT_FOUND."""
+
+    @_abc_1.abstractmethod
+    def PauseWork(
+        self,
+        request: _tenants_pb2.PauseWorkRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tenants_pb2.PauseWorkResponse, _abc.Awaitable[_tenants_pb2.PauseWorkResponse]]:
+        """Holds back a tenant's work, all of it or a part: none of it is leased from then on. What is leased goes on and may
+        end; tasks are created, woken and given back as ever, and wait. Deadlines, timeouts and abandonment go on counting.
+        Pauses may lie over each other, and each lasts until it is itself taken away. Idempotent: a pause that is there stays
+        as it is, its actor and reason too. Refused with PAUSE_LIMIT.
+        """
+
+    @_abc_1.abstractmethod
+    def ResumeWork(
+        self,
+        request: _tenants_pb2.ResumeWorkRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tenants_pb2.ResumeWorkResponse, _abc.Awaitable[_tenants_pb2.ResumeWorkResponse]]:
+        """Takes away the pause of exactly this scope; work that another pause holds back stays held back. Idempotent: where
+        there is none, nothing changes. Refused with TENANT_NOT_FOUND.
+        """
+
+    @_abc_1.abstractmethod
+    def RedriveTasks(
+        self,
+        request: _tenants_pb2.RedriveTasksRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tenants_pb2.RedriveTasksResponse, _abc.Awaitable[_tenants_pb2.RedriveTasksResponse]]:
+        """Sends failed tasks of a tenant back to work, those that failed first before others. A task keeps its id, its input, its
+        checkpoints and its history, and gets a line there that names the actor. Its error is gone; its attempts, crashes and
+        retries count from 0 and its execution deadline from now; a wish for its end is forgotten. Signals that are dead letters
+        stay so, and questions that were open are over: the work asks anew. It counts as unfinished again, within the tenant's
+        limit. Idempotent by `request_id`, for 30 days.
+
+        Whoever saw the task fail sees it at work again. Where that must not be, ForkTask makes a new task of it instead.
+        Refused with TENANT_NOT_FOUND, REQUEST_ID_CONFLICT.
+        """
 
 def add_TenantServiceServicer_to_server(servicer: TenantServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -46,7 +46,7 @@ class _TaskStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TaskState.V
     """Ended by the wish of its caller or an operator."""
 
 class TaskState(_TaskState, metaclass=_TaskStateEnumTypeWrapper):
-    """Where a task stands. The last three are terminal: nothing leaves them."""
+    """Where a task stands. The last three are terminal: nothing leaves them, save an operator who redrives failed tasks."""
 
 TASK_STATE_UNSPECIFIED: TaskState.ValueType  # 0
 """Never stored. In a filter it is refused."""

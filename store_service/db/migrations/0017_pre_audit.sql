@@ -19,7 +19,10 @@ CROSS JOIN LATERAL (
 ) c
 CROSS JOIN LATERAL (
   SELECT coalesce(sum(l.ready), 0) AS lane_ready,
-         coalesce(bool_and(l.open = (l.ready > 0 AND t.leased < t.max_leased) AND (l.ready = 0 OR l.turn = t.turn)), true)
+         coalesce(bool_and(l.open = (l.ready > 0 AND t.leased < t.max_leased AND NOT l.paused)
+                           AND (l.ready = 0 OR l.turn = t.turn)
+                           AND l.paused = EXISTS (SELECT FROM tenure.pause p WHERE p.tenant_id = l.tenant_id
+                                                    AND p.workflow IN ('', l.workflow) AND p.version IN (0, l.version))), true)
            AS lane_right
   FROM tenure.lane l WHERE l.tenant_id = t.tenant_id
 ) a
