@@ -7,11 +7,13 @@ from store_service.client.questions import Answer, Form, Question, Root, Roots, 
 from store_service.client.sync_context import SyncContext
 from store_service.client.tasks import TaskStore
 from store_service.client.tenants import TenantStore
+from store_service.client.usage import BudgetAmounts
 from store_service.client.worker import Worker
 from store_service.client.workflows import RetryPolicy
 
 __all__ = [
     "Answer",
+    "BudgetAmounts",
     "Cancelled",
     "Context",
     "Form",

@@ -33,6 +33,7 @@ from store_service.client.questions import (
 from store_service.client.side_by_side import side_by_side
 from store_service.client.steps import Owner, Steps
 from store_service.client.threads import Threads
+from store_service.client.usage import Usage
 from store_service.client.workflows import Retrying, RetryPolicy
 
 P = ParamSpec("P")
@@ -47,9 +48,16 @@ class Context(TaskFacts):
     """
 
     def __init__(
-        self, leased: leases_pb2.LeasedTask, held: HeldLease, *, calls: LeaseCalls, steps: Steps, threads: Threads
+        self,
+        leased: leases_pb2.LeasedTask,
+        held: HeldLease,
+        *,
+        usage: Usage,
+        calls: LeaseCalls,
+        steps: Steps,
+        threads: Threads,
     ) -> None:
-        super().__init__(leased, held)
+        super().__init__(leased, held, usage)
         self._calls = calls
         self._steps = steps
         self._threads = threads
@@ -163,7 +171,8 @@ class Context(TaskFacts):
         if opened.is_done:
             return opened.value
         try:
-            value = await self._try(opened.key, work, retrying)
+            with self._usage.counting():
+                value = await self._try(opened.key, work, retrying)
         except BaseException as error:  # noqa: BLE001 (raised again)
             await self._steps.fail(opened.key, error)
         return await self._steps.save(opened.key, value)

@@ -37,6 +37,7 @@ class Release:
     """The task is given back."""
 
     delay_ms: int = 0
+    outcome: Outcome = "released"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """What is known of the task being run, in an async function as in a sync one."""
 
 import uuid
-from typing import Any
+from typing import Any, Unpack
 
 import msgspec
 import structlog
@@ -9,6 +9,7 @@ from taskstore.v1 import leases_pb2, types_pb2
 
 from store_service.client.held import HeldLease
 from store_service.client.outcomes import Cancelled
+from store_service.client.usage import Amounts, BudgetAmounts, Usage
 
 
 class ClientCapabilities:
@@ -33,8 +34,9 @@ class ClientCapabilities:
 class TaskFacts:
     """The task, its caller, and whether its end is wished for."""
 
-    def __init__(self, leased: leases_pb2.LeasedTask, held: HeldLease) -> None:
+    def __init__(self, leased: leases_pb2.LeasedTask, held: HeldLease, usage: Usage) -> None:
         self._leased = leased
+        self._usage = usage
         self._held = held
         self.client = ClientCapabilities(leased.contract.client_capabilities)
         self.log: structlog.typing.FilteringBoundLogger = structlog.get_logger("tenure.workflow")
@@ -76,6 +78,19 @@ class TaskFacts:
     def cancelled(self) -> bool:
         """Whether the run shall stop: its caller wished it, its lease was lost, or the worker shuts down."""
         return self._held.stop_wished.is_set()
+
+    @property
+    def budget_left(self) -> BudgetAmounts:
+        """What the task may still use, in the dimensions that its workflow has limits for."""
+        return self._usage.left
+
+    def use(self, **amounts: Unpack[Amounts]) -> None:
+        """Counts what a step uses, in code of the step: `ctx.use(tokens=1_200)`.
+
+        It is saved with the next step that ends, and counted anew by a step that runs again. Past the workflow's limits the
+        task fails: raises the ProtocolError that ends it.
+        """
+        self._usage.add(amounts)
 
     def check_cancelled(self) -> None:
         """Raises Cancelled when the run shall stop."""

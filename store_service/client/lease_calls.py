@@ -12,6 +12,7 @@ from store_service.client.calls import call
 from store_service.client.errors import LeaseLost, StoreError
 from store_service.client.held import HeldLease, StopReason
 from store_service.client.payloads import JSON, safe_text
+from store_service.client.usage import BudgetAmounts
 from store_service.client.waits import Wait, to_request
 
 Request = TypeVar("Request", bound=Message)
@@ -98,6 +99,21 @@ class LeaseCalls:
     async def suspend_task(self, step: str, wait: Wait) -> None:
         """Gives the task back until what it waits for has come."""
         await self._call(self._stub.SuspendTask, to_request(self._held.lease, step, wait))
+
+    async def reserve_budget(self, limits: BudgetAmounts, used: BudgetAmounts) -> bool:
+        """Holds of the tenant's budget what lies between; says whether the task held a reservation already."""
+        request = leases_pb2.ReserveBudgetRequest(
+            lease=self._held.lease,
+            limits=types_pb2.BudgetAmounts(**limits.given()),
+            usage=types_pb2.BudgetAmounts(**used.given()),
+        )
+        response = await self._call(self._stub.ReserveBudget, request)
+        return response.adopted
+
+    async def settle_budget(self, used: BudgetAmounts) -> None:
+        """Has what the task used charged, and the rest of its reservation given back."""
+        usage = types_pb2.BudgetAmounts(**used.given())
+        await self._call(self._stub.SettleBudget, leases_pb2.SettleBudgetRequest(lease=self._held.lease, usage=usage))
 
     async def confirm_cancel(self) -> None:
         """Ends the task as its caller wished."""

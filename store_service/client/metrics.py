@@ -4,7 +4,7 @@ from typing import Final, Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-Outcome = Literal["completed", "tool_error", "failed", "retried", "suspended", "released", "cancelled", "lease_lost"]
+Outcome = Literal["completed", "tool_error", "failed", "retried", "suspended", "released", "denied", "cancelled", "lease_lost"]
 """How one run of a task ended."""
 
 OUTCOMES: Final[tuple[Outcome, ...]] = (
@@ -14,6 +14,7 @@ OUTCOMES: Final[tuple[Outcome, ...]] = (
     "retried",
     "suspended",
     "released",
+    "denied",
     "cancelled",
     "lease_lost",
 )

@@ -18,10 +18,12 @@ from store_service.client.lease_calls import LeaseCalls
 from store_service.client.metrics import Outcome, WorkerMetrics
 from store_service.client.outcomes import INTERNAL_ERROR, Cancelled, ProtocolError, StepFailed, ToolError
 from store_service.client.payloads import from_json, to_json
+from store_service.client.reservations import Reservation
 from store_service.client.results import OutputSchemas, to_error_result, to_result
 from store_service.client.steps import Steps
 from store_service.client.sync_context import SyncContext
 from store_service.client.threads import Threads
+from store_service.client.usage import BudgetAmounts, Usage, read_saved, without_usage
 from store_service.client.workflows import Workflow
 
 _STOP_GRACE_SECONDS: Final = 1.0  # what a run has to stop in when its worker shuts down
@@ -49,6 +51,7 @@ class Run:
         self._calls = LeaseCalls(stub, held)
         self._threads = Threads(lambda: held.must_stop)
         self._context: Context | None = None
+        self._reservation: Reservation | None = None
         self._must_stop = asyncio.Event()
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("tenure.worker").bind(
             task_id=leased.lease.task_id,
@@ -66,6 +69,8 @@ class Run:
         self._heed()
         try:
             ending = await self._work()
+            if self._reservation is not None:
+                ending = await self._reservation.settle(ending)
             self.held.begin_ending()
             outcome = await self._end(ending)
         except LeaseLost:
@@ -88,16 +93,16 @@ class Run:
             self._must_stop.set()
 
     async def _work(self) -> Ending:
-        if self._leased.cancel_requested:
+        if self._leased.cancel_requested and self._workflow.limits is None:
             return Confirm()
         try:
             if self._leased.attempts > 1:
                 # The store counts the loss of a worker as a crash of the task only where its lease showed life. This
                 # shows it before code begins that may have killed the worker before.
                 await self._calls.heartbeat_task()
-                if self.held.is_cancel_requested:
+                if self.held.is_cancel_requested and self._workflow.limits is None:
                     return Confirm()
-            arguments, history = await self._load()
+            arguments, history, usage = await self._load()
         except ProtocolError as error:
             return Fail(error)
         except LeaseLost:
@@ -105,12 +110,19 @@ class Run:
         except StoreError as error:
             self._log.warning("the task could not be loaded", code=error.code.name, reason=error.reason)
             return Release(delay_ms=_REST_MS)
+        if (ending := await self._reserve(usage)) is not None:
+            return ending
         steps = Steps(
-            calls=self._calls, history=history, held=self.held, metrics=self._metrics, revision=self._leased.checkpoints
+            calls=self._calls,
+            history=history,
+            usage=usage,
+            held=self.held,
+            metrics=self._metrics,
+            revision=self._leased.checkpoints,
         )
-        self._context = Context(self._leased, self.held, calls=self._calls, steps=steps, threads=self._threads)
+        self._context = Context(self._leased, self.held, usage=usage, calls=self._calls, steps=steps, threads=self._threads)
         self._heed()
-        body = asyncio.create_task(self._call_function(self._context, steps, arguments))
+        body = asyncio.create_task(self._call_function(self._context, steps, usage, arguments))
         await self._wait_for(body, steps)
         await steps.close(grace_seconds=_STOP_GRACE_SECONDS)
         if self.held.is_lost or self.held.remaining_seconds() <= 0:
@@ -119,20 +131,36 @@ class Run:
             return Release()
         return self._ending_of(body, steps, history)
 
-    async def _load(self) -> tuple[Any, History]:
+    async def _reserve(self, usage: Usage) -> Ending | None:
+        """Holds what the task may use, where its workflow says so; returns how the run ends where it shall not begin."""
+        if self._workflow.limits is None:
+            return None
+        is_first_run = self._leased.attempts == 1
+        self._reservation = Reservation(self._calls, self._workflow.limits, usage, is_first_run=is_first_run, log=self._log)
+        if self._leased.cancel_requested or self.held.is_cancel_requested:
+            return Confirm()  # once what an earlier run may have left is settled
+        return await self._reservation.reserve()
+
+    async def _load(self) -> tuple[Any, History, Usage]:
         brought = await self._calls.load_input() if self._leased.input_left_out else self._leased
         arguments = from_json("the input", brought.input) if brought.input.data else {}
         recorded = await self._calls.load_checkpoints(self._leased.checkpoints) if self._leased.checkpoints else []
         wake = brought.wake if brought.HasField("wake") else None
-        return arguments, History(recorded, wake=wake, workflow=self._workflow.name, version=self._workflow.version)
+        saved = read_saved(recorded)
+        for checkpoint in recorded:
+            checkpoint.payload.CopyFrom(without_usage(checkpoint.payload))
+        history = History(recorded, wake=wake, workflow=self._workflow.name, version=self._workflow.version)
+        return arguments, history, Usage(self._workflow.limits or BudgetAmounts(), saved, fail=history.fail)
 
-    async def _call_function(self, context: Context, steps: Steps, arguments: Any) -> Any:
+    async def _call_function(self, context: Context, steps: Steps, usage: Usage, arguments: Any) -> Any:
         structlog.contextvars.bind_contextvars(task_id=context.task_id, tenant_id=context.tenant_id)
         try:
             if self._workflow.is_async:
                 return await self._workflow.function(context, arguments)
             loop = asyncio.get_running_loop()
-            sync_context = SyncContext(context, self._leased, self.held, steps=steps, threads=self._threads, loop=loop)
+            sync_context = SyncContext(
+                context, self._leased, self.held, usage=usage, steps=steps, threads=self._threads, loop=loop
+            )
             return await self._threads.call(self._workflow.function, sync_context, arguments)
         except (SystemExit, KeyboardInterrupt) as error:
             raise RuntimeError(f"the code raised {type(error).__name__}") from error  # it would end the worker
@@ -211,7 +239,7 @@ class Run:
                 return await self._suspend(ending)
             case Release():
                 await self._calls.release_task(delay_ms=ending.delay_ms)
-                return "released"
+                return ending.outcome
             case Confirm():
                 await self._calls.confirm_cancel()
                 return "cancelled"

@@ -17,6 +17,7 @@ from store_service.client.lease_calls import LeaseCalls
 from store_service.client.metrics import WorkerMetrics
 from store_service.client.outcomes import INTERNAL_ERROR, Cancelled, ProtocolError, Suspended
 from store_service.client.payloads import JSON, from_json, to_json
+from store_service.client.usage import Usage
 from store_service.client.waits import WAKE, Wait
 
 Owner = asyncio.Task[Any] | threading.Thread
@@ -49,8 +50,18 @@ class Steps:
     is set and all code of the run that asks for anything is told by Suspended.
     """
 
-    def __init__(self, *, calls: LeaseCalls, history: History, held: HeldLease, metrics: WorkerMetrics, revision: int) -> None:
+    def __init__(
+        self,
+        *,
+        calls: LeaseCalls,
+        history: History,
+        usage: Usage,
+        held: HeldLease,
+        metrics: WorkerMetrics,
+        revision: int,
+    ) -> None:
         self._calls = calls
+        self._usage = usage
         self._history = history
         self._held = held
         self._metrics = metrics
@@ -207,6 +218,7 @@ class Steps:
                 raise Cancelled
             if self._history.failure is not None:
                 raise self._history.failure
+            payload, used = self._usage.to_save(payload)
             try:
                 await self._calls.append_checkpoint(revision=self._revision, step=key, payload=payload)
             except LeaseLost:
@@ -216,6 +228,7 @@ class Steps:
                 self._history.failure = error if error.is_transient else _unsavable(key, error)
                 raise self._history.failure from error
             self._revision += 1
+            self._usage.saved(used)
 
     def _leave(self, key: str) -> None:
         del self._under_way[key]

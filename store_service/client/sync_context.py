@@ -31,6 +31,7 @@ from store_service.client.questions import (
 from store_service.client.side_by_side import side_by_side
 from store_service.client.steps import Steps
 from store_service.client.threads import Threads
+from store_service.client.usage import Usage
 from store_service.client.workflows import Retrying, RetryPolicy
 
 P = ParamSpec("P")
@@ -46,11 +47,12 @@ class SyncContext(TaskFacts):
         leased: leases_pb2.LeasedTask,
         held: HeldLease,
         *,
+        usage: Usage,
         steps: Steps,
         threads: Threads,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        super().__init__(leased, held)
+        super().__init__(leased, held, usage)
         self._context = context
         self._steps = steps
         self._threads = threads
@@ -124,7 +126,8 @@ class SyncContext(TaskFacts):
         if opened.is_done:
             return opened.value
         try:
-            value = self._try(opened.key, work, retrying)
+            with self._usage.counting():
+                value = self._try(opened.key, work, retrying)
         except BaseException as error:  # noqa: BLE001 (raised again)
             self._run(self._steps.fail(opened.key, error))
         return self._run(self._steps.save(opened.key, value))

@@ -26,6 +26,7 @@ from store_service.client.leasing import Leasing, Taken
 from store_service.client.metrics import WorkerMetrics
 from store_service.client.results import OutputSchemas
 from store_service.client.runner import Run
+from store_service.client.usage import BudgetAmounts
 from store_service.client.workflows import RetryPolicy, Workflow, Workflows
 from store_service.telemetry import AdminServer, configure_logs
 
@@ -95,16 +96,21 @@ class Worker:
         self._hurry = asyncio.Event()
         self._leasing: Leasing | None = None
 
-    def workflow(self, name: str, *, version: int = 1, retry: RetryPolicy | None = None) -> Callable[[Function], Function]:
+    def workflow(
+        self, name: str, *, version: int = 1, retry: RetryPolicy | None = None, limits: BudgetAmounts | None = None
+    ) -> Callable[[Function], Function]:
         """Registers the function below it for tasks of exactly this workflow and version.
 
         It is called with a Context and the task's input. An async function runs in the event loop; a sync one in a
         thread, with a SyncContext. What it returns is the task's result; what it raises is tried again by `retry`,
-        except ToolError and ProtocolError, which say how the task ends.
+        except ToolError and ProtocolError, which say how the task ends. `limits` are what a task may use in its life,
+        which its steps count by `ctx.use`: they are reserved of the tenant's budget, where it has one, before it runs.
         """
 
         def register(function: Function) -> Function:
-            self._workflows.add(Workflow(name=name, version=version, retry=retry or RetryPolicy(), function=function))
+            self._workflows.add(
+                Workflow(name=name, version=version, retry=retry or RetryPolicy(), function=function, limits=limits)
+            )
             return function
 
         return register

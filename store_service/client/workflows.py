@@ -8,6 +8,8 @@ from typing import Any, Final
 
 from taskstore.v1 import leases_pb2
 
+from store_service.client.usage import BudgetAmounts
+
 MOST_WORKFLOWS: Final = 500
 _MOST_NAME_BYTES: Final = 256
 _DAY_SECONDS: Final = 86_400
@@ -55,12 +57,13 @@ class Retrying:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workflow:
-    """One definition: a name, a version, and the function that runs it."""
+    """One definition: a name, a version, and the function that runs it; and what a task of it may use, where that is said."""
 
     name: str
     version: int
     retry: RetryPolicy
     function: Callable[..., Any]
+    limits: BudgetAmounts | None = None
 
     @property
     def is_async(self) -> bool:

@@ -20,7 +20,9 @@ import grpc
 from taskstore.v1 import leases_pb2, leases_pb2_grpc, types_pb2
 
 from store_service.client import Worker
-from store_service.client.testing.memory import MemoryStore, MemoryTask, Refused, refusal
+from store_service.client.testing.budgets import Refused
+from store_service.client.testing.memory import MemoryStore, refusal
+from store_service.client.testing.tasks import MemoryTask
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -219,13 +221,18 @@ class FakeStore(leases_pb2_grpc.LeaseServiceServicer):
     def ConfirmCancel(self, request: Any, context: grpc.ServicerContext) -> leases_pb2.ConfirmCancelResponse:
         return self._answer("ConfirmCancel", request, context, self.memory.confirm_cancel)
 
+    def ReserveBudget(self, request: Any, context: grpc.ServicerContext) -> leases_pb2.ReserveBudgetResponse:
+        return self._answer("ReserveBudget", request, context, self.memory.reserve_budget)
+
+    def SettleBudget(self, request: Any, context: grpc.ServicerContext) -> leases_pb2.SettleBudgetResponse:
+        return self._answer("SettleBudget", request, context, self.memory.settle_budget)
+
     # The worker calls none of these.
 
     def AppendCheckpoints(self, request: Any, context: grpc.ServicerContext) -> Never:
         raise NotImplementedError
 
     CompleteTasks = CompleteAndLeaseTasks = FailTasks = AppendCheckpoints
-    ReserveBudget = SettleBudget = AppendCheckpoints
 
     def _notify(self) -> None:
         with self.changed:

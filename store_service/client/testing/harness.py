@@ -17,8 +17,11 @@ from store_service.client.outcomes import ProtocolError
 from store_service.client.payloads import from_json, to_json
 from store_service.client.results import OutputSchemas
 from store_service.client.runner import Run
-from store_service.client.testing.memory import MemoryStore, MemoryTask, Refused
+from store_service.client.testing.budgets import MemoryBudget, Refused
+from store_service.client.testing.memory import MemoryStore
 from store_service.client.testing.stub import MemoryStub
+from store_service.client.testing.tasks import MemoryTask
+from store_service.client.usage import BudgetAmounts, without_usage
 from store_service.client.workflows import RetryPolicy, Workflow
 
 _LEASE_SECONDS: Final = 600.0
@@ -30,10 +33,11 @@ class WorkflowTest:
 
     `run` takes it to its end; what it will need is given before: answers by `answer`, signals by `signal`. `start` goes
     no further than its first wait, and `answer`, `signal` and `advance` take it on from there. Retries are made at once.
-    A change of the function's code is tested by setting `function` between two of these.
+    A change of the function's code is tested by setting `function` or `limits` between two of these.
 
     - `capabilities`: what the calling client declared, `{"elicitation": {}}`; nothing when absent.
     - `output_schema`: what the tool's structured content keeps to.
+    - `limits`: what the workflow declares that a task may use; `budget`: what its tenant has.
     """
 
     def __init__(
@@ -43,13 +47,17 @@ class WorkflowTest:
         workflow: str = "test",
         version: int = 1,
         retry: RetryPolicy | None = None,
+        limits: BudgetAmounts | None = None,
+        budget: BudgetAmounts | None = None,
         capabilities: Mapping[str, Any] | None = None,
         output_schema: Mapping[str, Any] | None = None,
     ) -> None:
         self.function = function
         self._retry = retry or RetryPolicy()
+        self.limits = limits
         self._now = 0.0
         self._store = MemoryStore(lambda: self._now)
+        self.set_budget(budget)
         self._stub = MemoryStub(self._store, self._on_call)
         contract = types_pb2.TaskContract(
             workflow=workflow,
@@ -77,14 +85,13 @@ class WorkflowTest:
             self._run.held.stop(StopReason.LEASE_LOST)
 
     async def run(self, arguments: Any = None) -> dict[str, Any]:
-        """Takes the task to its end, past its timers, and returns its tool result as the caller reads it.
+        """Takes the task to its end, past its timers and rests, and returns its tool result as the caller reads it.
 
         Raises the ProtocolError that the task failed with, and AssertionError when it waits for what nobody gave.
         """
         await self.start(arguments)
-        while (waiting := self._task.waiting) is not None and waiting.request.HasField("timer"):
-            assert waiting.until is not None
-            await self.advance(waiting.until - self._now)
+        while (due := self._due) is not None:
+            await self.advance(due - self._now)
         return self.result
 
     async def start(self, arguments: Any = None) -> None:
@@ -113,6 +120,10 @@ class WorkflowTest:
         """Makes it later: timers and timeouts come due."""
         self._now += seconds
         await self._go_on()
+
+    def set_budget(self, limits: BudgetAmounts | None) -> None:
+        """The tenant has this budget from now on, nothing of it used; or none."""
+        self._store.budget = None if limits is None else MemoryBudget(limits)
 
     def cancel(self) -> None:
         """Wishes the task's end. Code that runs is told at once."""
@@ -167,6 +178,11 @@ class WorkflowTest:
         return self._task.steps
 
     @property
+    def charged(self) -> BudgetAmounts:
+        """What the tenant's budget says was used."""
+        return BudgetAmounts(**self._store.budget.committed) if self._store.budget is not None else BudgetAmounts()
+
+    @property
     def progress(self) -> list[tuple[float, float | None, str]]:
         """What was reported: value, total and message."""
         reports = self._task.progress
@@ -175,8 +191,17 @@ class WorkflowTest:
     def value(self, step: str) -> Any:
         """What a step returned, the failure that was its outcome, or the Wake that ended a wait."""
         found = next(checkpoint for checkpoint in self._task.checkpoints if checkpoint.step == step)
-        failure = failures.from_payload(step, found.payload)
-        return failure or waits.from_payload(found.payload) or from_json(f"step {step!r}", found.payload)
+        payload = without_usage(found.payload)
+        failure = failures.from_payload(step, payload)
+        return failure or waits.from_payload(payload) or from_json(f"step {step!r}", payload)
+
+    @property
+    def _due(self) -> float | None:
+        """When the task goes on by itself."""
+        task, waiting = self._task, self._task.waiting
+        if task.state == "QUEUED" and task.ready_at > self._now:
+            return task.ready_at
+        return waiting.until if waiting is not None and waiting.request.HasField("timer") else None
 
     async def _go_on(self) -> None:
         """Runs the task, as one worker after another, for as long as it is ready."""
@@ -199,7 +224,11 @@ class WorkflowTest:
             leased,
             HeldLease(leased.lease, lease_seconds=_LEASE_SECONDS, sent_at=time.monotonic()),
             workflow=Workflow(
-                name=contract.workflow, version=contract.workflow_version, retry=self._retry, function=self.function
+                name=contract.workflow,
+                version=contract.workflow_version,
+                retry=self._retry,
+                function=self.function,
+                limits=self.limits,
             ),
             stub=cast("leases_pb2_grpc.LeaseServiceAsyncStub", self._stub),
             schemas=OutputSchemas(),

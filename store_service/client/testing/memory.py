@@ -1,16 +1,16 @@
 """LeaseService as a model: what the store does with tasks, in memory, on a clock that its owner moves."""
 
 import uuid
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Final
 
 from google.protobuf import any_pb2
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 from taskstore.v1 import leases_pb2, types_pb2
 
-TENANT: Final = "acme"
+from store_service.client.testing.budgets import MemoryBudget, Refused
+from store_service.client.testing.tasks import TENANT, MemoryTask, Waiting
+
 CODES: Final = {
     "LEASE_LOST": code_pb2.FAILED_PRECONDITION,
     "REVISION_CONFLICT": code_pb2.ABORTED,
@@ -20,12 +20,13 @@ CODES: Final = {
     "STORAGE_UNAVAILABLE": code_pb2.UNAVAILABLE,
     "OUTCOME_UNKNOWN": code_pb2.UNKNOWN,
     "TASK_NOT_FOUND": code_pb2.NOT_FOUND,
+    "BUDGET_NOT_CONFIGURED": code_pb2.FAILED_PRECONDITION,
+    "BUDGET_DENIED": code_pb2.RESOURCE_EXHAUSTED,
+    "BUDGET_CONFLICT": code_pb2.FAILED_PRECONDITION,
+    "BUDGET_EXCEEDED": code_pb2.FAILED_PRECONDITION,
+    "BUDGET_RESERVED": code_pb2.FAILED_PRECONDITION,
 }
 _PAGE: Final = 2  # short, so that paging is met
-
-
-class Refused(Exception):  # noqa: N818 (reads as what happened)
-    """An operation refused for this reason."""
 
 
 def refusal(reason: str) -> status_pb2.Status:
@@ -35,58 +36,6 @@ def refusal(reason: str) -> status_pb2.Status:
     return status_pb2.Status(code=CODES[reason], message=f"refused: {reason}", details=[detail])
 
 
-@dataclass
-class Waiting:
-    """What a task waits for."""
-
-    request: leases_pb2.SuspendTaskRequest
-    until: float | None
-    keys: list[str]
-    answers: dict[str, types_pb2.Payload]
-
-    @property
-    def questions(self) -> dict[str, leases_pb2.NewInputRequest]:
-        """Those that are open, by their keys."""
-        asked = zip(self.keys, self.request.input.requests, strict=True)
-        return {key: question for key, question in asked if key not in self.answers}
-
-
-@dataclass
-class MemoryTask:
-    """One task, as the store would keep it."""
-
-    contract: types_pb2.TaskContract
-    input: bytes = b""
-    input_left_out: bool = False
-    task_id: str = field(default_factory=lambda: str(uuid.uuid4()))
-    state: str = "QUEUED"
-    worker_id: str = ""
-    token: int = 0
-    expires_at: float = 0.0
-    attempts: int = 0
-    crashes: int = 0
-    retries: int = 0
-    showed_life: bool = False
-    heartbeats: int = 0
-    cancel_requested: bool = False
-    checkpoints: list[types_pb2.Checkpoint] = field(default_factory=list)
-    progress: list[leases_pb2.ReportProgressRequest] = field(default_factory=list)
-    result: bytes | None = None
-    error: types_pb2.TaskError | None = None
-    retry: leases_pb2.RetryPolicy | None = None
-    waiting: Waiting | None = None
-    wake: leases_pb2.Wake | None = None
-    signals: list[leases_pb2.SignalWake] = field(default_factory=list)
-    early_answers: dict[str, types_pb2.Payload] = field(default_factory=dict)
-    asked: Counter[str] = field(default_factory=Counter)
-    last_suspension: tuple[bytes, leases_pb2.SuspendTaskResponse] | None = None
-
-    @property
-    def steps(self) -> list[str]:
-        """The keys of its checkpoints."""
-        return [checkpoint.step for checkpoint in self.checkpoints]
-
-
 class MemoryStore:
     """Tasks and what becomes of them. Each operation is named as its RPC, and raises Refused."""
 
@@ -94,6 +43,7 @@ class MemoryStore:
         self._now = now
         self.tasks: list[MemoryTask] = []
         self.leased_by_request: dict[str, leases_pb2.LeaseTasksResponse] = {}
+        self.budget: MemoryBudget | None = None
 
     def ready(self, workflows: set[str]) -> list[MemoryTask]:
         """The tasks that can be leased now."""
@@ -103,7 +53,10 @@ class MemoryStore:
             task
             for task in self.tasks
             if task.contract.workflow in workflows
-            and (task.state == "QUEUED" or (task.state == "LEASED" and task.expires_at <= self._now()))
+            and (
+                (task.state == "QUEUED" and task.ready_at <= self._now())
+                or (task.state == "LEASED" and task.expires_at <= self._now())
+            )
         ]
 
     def lease_tasks(self, request: leases_pb2.LeaseTasksRequest) -> leases_pb2.LeaseTasksResponse:
@@ -169,13 +122,13 @@ class MemoryStore:
         """Ends a task with its result."""
         task = self._find(request.lease)
         if not (task.state == "COMPLETED" and task.token == request.lease.token and task.result == request.result.data):
-            task = self._fenced(request.lease)
+            task = self._settled(request.lease)
             task.state, task.result = "COMPLETED", request.result.data
         return leases_pb2.CompleteTaskResponse()
 
     def fail_task(self, request: leases_pb2.FailTaskRequest) -> leases_pb2.FailTaskResponse:
         """Ends a task with an error, or lets it be tried again at once."""
-        task = self._fenced(request.lease)
+        task = self._settled(request.lease)
         response = leases_pb2.FailTaskResponse()
         if request.HasField("retry"):
             task.state, task.retry, task.retries = "QUEUED", request.retry, task.retries + 1
@@ -185,13 +138,14 @@ class MemoryStore:
         return response
 
     def release_task(self, request: leases_pb2.ReleaseTaskRequest) -> leases_pb2.ReleaseTaskResponse:
-        """Gives a task back."""
-        self._fenced(request.lease).state = "QUEUED"
+        """Gives a task back, to rest for as long as is asked."""
+        task = self._settled(request.lease)
+        task.state, task.ready_at = "QUEUED", self._now() + request.delay_ms / 1000
         return leases_pb2.ReleaseTaskResponse()
 
     def confirm_cancel(self, request: leases_pb2.ConfirmCancelRequest) -> leases_pb2.ConfirmCancelResponse:
         """Ends a task as CANCELLED."""
-        self._fenced(request.lease).state = "CANCELLED"
+        self._settled(request.lease).state = "CANCELLED"
         return leases_pb2.ConfirmCancelResponse()
 
     def suspend_task(self, request: leases_pb2.SuspendTaskRequest) -> leases_pb2.SuspendTaskResponse:
@@ -199,7 +153,7 @@ class MemoryStore:
         task, digest = self._find(request.lease), request.SerializeToString(deterministic=True)
         if task.last_suspension is not None and task.last_suspension[0] == digest and task.token == request.lease.token:
             return task.last_suspension[1]
-        task = self._fenced(request.lease)
+        task = self._settled(request.lease)
         keys: list[str] = []
         for question in request.input.requests:
             task.asked[question.name] += 1
@@ -213,6 +167,26 @@ class MemoryStore:
         task.last_suspension = (digest, response)
         self._end_wait(task)
         return response
+
+    def reserve_budget(self, request: leases_pb2.ReserveBudgetRequest) -> leases_pb2.ReserveBudgetResponse:
+        """Holds what a task may still use."""
+        task = self._fenced(request.lease)
+        if self.budget is None:
+            raise Refused("BUDGET_NOT_CONFIGURED")
+        adopted = self.budget.reserve(task.task_id, _given(request.limits), _given(request.usage))
+        task.last_settlement = None
+        return leases_pb2.ReserveBudgetResponse(adopted=adopted)
+
+    def settle_budget(self, request: leases_pb2.SettleBudgetRequest) -> leases_pb2.SettleBudgetResponse:
+        """Charges what a task used. The same settlement is answered again."""
+        task = self._find(request.lease)
+        if task.last_settlement != request:
+            task = self._fenced(request.lease)
+            if self.budget is None:
+                raise Refused("BUDGET_NOT_CONFIGURED")
+            self.budget.settle(task.task_id, _given(request.usage))
+            task.last_settlement = request
+        return leases_pb2.SettleBudgetResponse()
 
     def publish_signal(self, task: MemoryTask, name: str, payload: types_pb2.Payload) -> None:
         """Sends a signal, which is kept until the task waits for it."""
@@ -277,6 +251,12 @@ class MemoryStore:
         task.showed_life = True
         return task
 
+    def _settled(self, lease: types_pb2.Lease) -> MemoryTask:
+        task = self._fenced(lease)
+        if self.budget is not None and task.task_id in self.budget.held:
+            raise Refused("BUDGET_RESERVED")
+        return task
+
 
 def _leased(task: MemoryTask) -> leases_pb2.LeasedTask:
     return leases_pb2.LeasedTask(
@@ -291,6 +271,10 @@ def _leased(task: MemoryTask) -> leases_pb2.LeasedTask:
         cancel_requested=task.cancel_requested,
         wake=None if task.input_left_out else task.wake,
     )
+
+
+def _given(amounts: types_pb2.BudgetAmounts) -> dict[str, int]:
+    return {one.name: value for one, value in amounts.ListFields()}
 
 
 def _input_wake(waiting: Waiting) -> leases_pb2.InputWake:

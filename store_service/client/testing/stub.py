@@ -7,7 +7,8 @@ from typing import Any, Final
 import grpc
 from google.rpc import status_pb2
 
-from store_service.client.testing.memory import MemoryStore, Refused, refusal
+from store_service.client.testing.budgets import Refused
+from store_service.client.testing.memory import MemoryStore, refusal
 
 _METHODS: Final = {
     "HeartbeatTask": "heartbeat_task",
@@ -19,6 +20,8 @@ _METHODS: Final = {
     "FailTask": "fail_task",
     "ReleaseTask": "release_task",
     "SuspendTask": "suspend_task",
+    "ReserveBudget": "reserve_budget",
+    "SettleBudget": "settle_budget",
     "ConfirmCancel": "confirm_cancel",
 }
 
