@@ -1,16 +1,20 @@
 """Floor 4: from a request to the method that answers it, in the era in which it was sent. Source: contract, section 10.5."""
 
+import structlog
+
 from mcp_bridge.access.callers import Caller
 from mcp_bridge.methods.calls import Call, Method, Outbox
 from mcp_bridge.methods.legacy import session_of
 from mcp_bridge.methods.table import Methods
 from mcp_bridge.metrics import Metrics
-from mcp_bridge.wire.failures import method_not_found, session_not_found
+from mcp_bridge.wire.digests import call_reference
+from mcp_bridge.wire.failures import Failure, method_not_found, session_not_found
 from mcp_bridge.wire.headers import Headers
 from mcp_bridge.wire.inbound import SESSION_HEADER, VERSION_HEADER, Era, read_inbound
-from mcp_bridge.wire.jsonrpc import Request
-from mcp_bridge.wire.mcp import LEGACY_VERSIONS, Meta, read_legacy_meta
+from mcp_bridge.wire.jsonrpc import Notification, Request, is_request_id
+from mcp_bridge.wire.mcp import CANCELLED, LEGACY_VERSIONS, Meta, read_legacy_meta
 from mcp_bridge.wire.state import StateKeys
+from store_service.client import StoreError
 
 
 class Dispatcher:
@@ -33,11 +37,15 @@ class Dispatcher:
         noted: dict[str, object],
     ) -> tuple[Method, Call]:
         """The method and what it is given. Raises Failure."""
+        session = None
         match era:
             case Era.MODERN:
-                meta, method = self._read_modern(message, headers), self._methods.modern.get(message.method)
+                meta, methods = self._read_modern(message, headers), self._methods.modern
             case Era.LEGACY:
-                meta, method = self._read_legacy(message, headers, caller), self._methods.legacy.get(message.method)
+                session = self._open_session(headers, caller)
+                meta = read_legacy_meta(message.params, headers.one(VERSION_HEADER) or LEGACY_VERSIONS[0])
+                methods = self._methods.legacy
+        method = methods.get(message.method)
         if method is None:
             raise method_not_found()
         call = Call(
@@ -47,19 +55,29 @@ class Dispatcher:
             meta=meta,
             headers=headers,
             outbox=outbox,
+            reference=call_reference(session, message.id) if session else "",
             noted=noted,
         )
         return method, call
+
+    async def hear(self, message: Notification, *, headers: Headers, caller: Caller) -> None:
+        """Does what a notification asks for: only `notifications/cancelled` of an earlier client asks for anything. One that
+        cannot be done is dropped like all others, as nobody would read why."""
+        request_id = message.params.get("requestId")
+        is_legacy = any(version in LEGACY_VERSIONS for version in headers.all(VERSION_HEADER))
+        if message.method != CANCELLED or not is_legacy or not is_request_id(request_id):
+            return
+        try:
+            if session := self._open_session(headers, caller):
+                await self._methods.cancel_legacy_call(caller, call_reference(session, request_id))
+        except (Failure, StoreError) as error:
+            structlog.get_logger().warning("cancel_not_done", error=str(error))
 
     def _read_modern(self, message: Request, headers: Headers) -> Meta:
         inbound = read_inbound(message, headers, strict_headers=self._strict_headers)
         if inbound.name_is_missing:
             self._metrics.missing_names.inc()
         return inbound.meta
-
-    def _read_legacy(self, message: Request, headers: Headers, caller: Caller) -> Meta:
-        self._open_session(headers, caller)
-        return read_legacy_meta(message.params, headers.one(VERSION_HEADER) or LEGACY_VERSIONS[0])
 
     def _open_session(self, headers: Headers, caller: Caller) -> bytes | None:
         """What tells the session from all others; None for a request without one. Raises Failure 404."""

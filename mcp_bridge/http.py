@@ -142,6 +142,7 @@ class Endpoint:
         exchange.form = choose_form(headers)
         message = self._read(await read_body(request), exchange)
         if isinstance(message, Notification):
+            await self._dispatcher.hear(message, headers=headers, caller=caller)
             return None
         era = exchange.era = era_of(message, headers)
         outbox = Outbox() if message.method == _HELD and accepts_stream(headers) else None

@@ -10,7 +10,8 @@ from google.protobuf.descriptor import FileDescriptor, MethodDescriptor
 
 READS: Final = frozenset(
     {
-        *("GetTask", "GetTasks", "ListTasks", "WatchTasks", "ListTaskHistory", "ListCheckpoints", "GetCheckpoint", "GetSignal"),
+        *("GetTask", "GetTasks", "FindTask", "ListTasks", "WatchTasks", "ListTaskHistory", "ListCheckpoints", "GetCheckpoint"),
+        "GetSignal",
         *("LoadInput", "LoadCheckpoints", "WatchLeases"),
         *("GetTenant", "GetBudget", "ListBudgetFacts", "ListTombstones", "GetTombstone"),
     }

@@ -65,6 +65,8 @@ class Call:
     headers: Headers
     outbox: Outbox | None = None
     """Where progress is told; None for a client that accepts no stream."""
+    reference: str = ""
+    """By which its work is found by whoever cancels it from elsewhere; empty where nobody can."""
     noted: dict[str, object] = field(default_factory=dict)
     """What the log line of the call shows besides; never a payload."""
     reply_headers: dict[str, str] = field(default_factory=dict)

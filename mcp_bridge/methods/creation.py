@@ -48,6 +48,7 @@ async def create_task(
             input=types_pb2.Payload(data=task_input(wanted, state)),
             early_answers=early_answers(route, wanted),
             abandon_after_ms=abandon_after_ms,
+            reference=call.reference,
         )
     )
     call.noted["task_id"] = created.task.task_id

@@ -169,11 +169,7 @@ class HeldCalls:
         """Ends the work, unless its route lets it go on. Returns work that has ended meanwhile."""
         if not route.continues_on_disconnect:
             with contextlib.suppress(StoreError):  # nobody renews any more, so the store ends it by itself
-                request = tasks_pb2.CancelTaskRequest(
-                    tenant_id=caller.tenant, task_id=task.task_id, owner=caller.owner, mode=tasks_pb2.CANCEL_MODE_REQUEST
-                )
-                response = await self._store.cancel_task(request)
-                if response.outcome == tasks_pb2.CANCEL_OUTCOME_ALREADY_TERMINAL:
+                if await wish_end(self._store, caller, task) == tasks_pb2.CANCEL_OUTCOME_ALREADY_TERMINAL:
                     return await self._read(caller, task)
         return None
 
@@ -183,6 +179,14 @@ class HeldCalls:
                 tenant_id=caller.tenant, task_id=task.task_id, owner=caller.owner, view=types_pb2.TASK_VIEW_OUTCOME
             )
         )
+
+
+async def wish_end(store: TaskStore, caller: Caller, task: types_pb2.Task) -> tasks_pb2.CancelOutcome.ValueType:
+    """Tells the store that the caller wants its task to end."""
+    request = tasks_pb2.CancelTaskRequest(
+        tenant_id=caller.tenant, task_id=task.task_id, owner=caller.owner, mode=tasks_pb2.CANCEL_MODE_REQUEST
+    )
+    return (await store.cancel_task(request)).outcome
 
 
 def _grace_ms(route: Route) -> int:

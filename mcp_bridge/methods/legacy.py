@@ -6,12 +6,14 @@ Source: contract, sections 8, 10.5 and 10.7.
 from typing import Any, Final
 
 import msgspec
+from taskstore.v1 import tasks_pb2
 
 from mcp_bridge.access.callers import Caller
+from mcp_bridge.access.grants import Action
 from mcp_bridge.access.routes import Routes, TaskMode
 from mcp_bridge.methods.calls import Call
 from mcp_bridge.methods.creation import create_task, fault_in, read_key, result_of
-from mcp_bridge.methods.held import HeldCalls
+from mcp_bridge.methods.held import HeldCalls, wish_end
 from mcp_bridge.methods.progress import ProgressRelay
 from mcp_bridge.methods.rounds import first_state, require_shown
 from mcp_bridge.methods.tools import page_of, timed_out
@@ -21,7 +23,7 @@ from mcp_bridge.wire.inbound import SESSION_HEADER
 from mcp_bridge.wire.mcp import LEGACY_VERSIONS, read_legacy_tool_call, tasks_required
 from mcp_bridge.wire.results import Results, as_legacy_tool_result, tool_error
 from mcp_bridge.wire.state import StateKeys
-from store_service.client import TaskStore
+from store_service.client import StoreError, TaskStore
 
 INSTRUCTIONS: Final = "The work behind these tools is durable: it outlives the connection and the server."
 _EMPTY: Final = b"{}"
@@ -83,6 +85,18 @@ class LegacyMethods:
             news = await self._held.end(call.caller, route, task) or news
             require_shown(call, open_questions(news))
         return as_legacy_tool_result(timed_out(route) if news is None else result_of(news))
+
+    async def cancel_call(self, caller: Caller, reference: str) -> None:
+        """Wishes the end of a call's work, on whichever bridge it is held. A call that is not known is ignored, and so is one
+        whose work the caller may not end."""
+        find = tasks_pb2.FindTaskRequest(tenant_id=caller.tenant, reference=reference, owner=caller.owner)
+        try:
+            task = await self._store.find_task(find)
+            if self._routes.may(caller, Action.CANCEL, task):
+                await wish_end(self._store, caller, task)
+        except StoreError as error:
+            if error.reason != "TASK_NOT_FOUND":
+                raise
 
 
 def session_of(caller: Caller) -> tuple[bytes, ...]:

@@ -1,9 +1,10 @@
 """Which methods are served, in which era. Source: contract, sections 3 and 8."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from mcp_bridge.access.callers import Caller
 from mcp_bridge.access.polls import Polls
 from mcp_bridge.access.routes import Routes
 from mcp_bridge.methods.calls import Method
@@ -27,6 +28,8 @@ class Methods:
 
     modern: Mapping[str, Method]
     legacy: Mapping[str, Method]
+    cancel_legacy_call: Callable[[Caller, str], Awaitable[None]]
+    """Ends the work of an earlier client's call, which is named by its reference."""
 
 
 def make_methods(
@@ -51,4 +54,5 @@ def make_methods(
             "tools/list": legacy.list_tools,
             "tools/call": legacy.call_tool,
         },
+        cancel_legacy_call=legacy.cancel_call,
     )

@@ -9,6 +9,7 @@ from mcp_bridge.access.grants import Action
 from mcp_bridge.access.polls import Polls
 from mcp_bridge.access.routes import Routes
 from mcp_bridge.methods.calls import Call
+from mcp_bridge.methods.held import wish_end
 from mcp_bridge.methods.rounds import answer_questions, require_shown
 from mcp_bridge.translate import detailed_task_members, is_expired, is_terminal, open_questions, poll_interval_ms
 from mcp_bridge.wire.failures import TOO_MANY, Failure, invalid_params, task_not_found
@@ -69,14 +70,7 @@ class TaskMethods:
         call.meta.require_tasks()
         task = await self._read_task(call, task_id, Action.CANCEL)
         if not is_terminal(task):
-            await self._store.cancel_task(
-                tasks_pb2.CancelTaskRequest(
-                    tenant_id=call.caller.tenant,
-                    task_id=task.task_id,
-                    owner=call.caller.owner,
-                    mode=tasks_pb2.CANCEL_MODE_REQUEST,
-                )
-            )
+            await wish_end(self._store, call.caller, task)
         return self._results.write()
 
     async def _read_task(self, call: Call, task_id: str, action: Action) -> types_pb2.Task:

@@ -14,6 +14,11 @@ def call_digest(tool: str, arguments: dict[str, Any]) -> bytes:
     return hashlib.sha256(msgspec.json.encode({"tool": tool, "arguments": arguments}, order="sorted")).digest()
 
 
+def call_reference(session: bytes, request_id: int | str) -> str:
+    """What names a call in the store by its session and its JSON-RPC id, which is unique there; 64 hexadecimal digits."""
+    return hashlib.sha256(session + msgspec.json.encode(request_id)).hexdigest()
+
+
 def request_id(issuer: str, subject: str, key: str) -> str:
     """The store's request id for a client's idempotency key: the same for the same principal and key, within a tenant.
     SHA-256 over each part with its length, so that no two triples read alike; 64 hexadecimal digits."""

@@ -1,7 +1,7 @@
 """The JSON-RPC envelope. Source: contract, section 1, and cases 1 to 4."""
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 import msgspec
 
@@ -80,14 +80,17 @@ def _fault(message: dict[str, Any]) -> str | None:
     return None
 
 
+def is_request_id(value: object) -> TypeGuard[int | str]:
+    """Whether this is the id of a request: a bounded string or an integer, but no boolean."""
+    if isinstance(value, str):
+        return len(value.encode()) <= ID_BYTES
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 def _usable_id(message: object) -> int | str | None:
-    """The id, if it is one: a string or an integer, but no boolean."""
+    """The id, if it is one."""
     value = message.get("id") if isinstance(message, dict) else None
-    if isinstance(value, str) and len(value.encode()) <= ID_BYTES:
-        return value
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    return None
+    return value if is_request_id(value) else None
 
 
 def _with_id(failure: Failure, request_id: int | str | None) -> Failure:

@@ -22,6 +22,7 @@ PREFLIGHT: Final = "dev.tenure/preflight"
 """The member of a task's input that has the answers to its route's preflight questions; the README documents it."""
 
 INITIALIZE: Final = "initialize"
+CANCELLED: Final = "notifications/cancelled"
 NAMED_BY: Final = {
     "tools/call": "name",
     "prompts/get": "name",

@@ -87,6 +87,11 @@ class TaskStore:
         """Reads one task as it stands."""
         return await self._call(self._get_task, request, timeout_seconds)
 
+    async def find_task(self, request: tasks_pb2.FindTaskRequest, *, timeout_seconds: float = 10) -> types_pb2.Task:
+        """Reads the task that was created last under a reference."""
+        response = await self._call(self._stub.FindTask, request, timeout_seconds)
+        return response.task
+
     async def list_tasks(
         self, request: tasks_pb2.ListTasksRequest, *, timeout_seconds: float = 10
     ) -> tasks_pb2.ListTasksResponse:

@@ -64,6 +64,7 @@ class TaskRows:
             [item.input.media_type for item in new],
             [item.input.data for item in new],
             [item.abandon_after_ms for item in new],
+            [item.reference or None for item in new],
             [number for number, item in enumerate(new, start=1) for _ in item.early_answers],
             [answer.key for item in new for answer in item.early_answers],
             [answer.response for item in new for answer in item.early_answers],
@@ -92,6 +93,13 @@ class TaskRows:
             [change for _, change in items],
         )
         return [row["ordinal"] - 1 for row in rows]
+
+    async def find_task(self, tenant_id: str, reference: str, owner: Owner | None) -> UUID | None:
+        """The id of the task that was created last under a reference."""
+        rows = await self._database.read(
+            self._queries["find_task"], tenant_id, reference, owner and owner.issuer, owner and owner.subject
+        )
+        return rows[0]["task_id"] if rows else None
 
     async def list_tasks(self, wanted: TaskFilter, after: tuple[datetime, UUID] | None, limit: int) -> list[UUID]:
         """The ids of a page, newest first."""

@@ -3,11 +3,11 @@
 -- name: create_tasks
 -- $1 tenant, $2 task, $3 request, $4 digest, $5 tool, $6 workflow, $7 version, $8 issuer, $9 subject, $10 capabilities,
 -- $11 output schema, $12 ttl ms, $13 poll ms, $14 deadline ms, $15 trace parent, $16 trace state, $17 baggage, $18 priority,
--- $19 media type, $20 input, $21 abandon ms: arrays, one element an item; $22 item, $23 key, $24 response: arrays, one element
--- an early answer
+-- $19 media type, $20 input, $21 abandon ms, $22 reference or null: arrays, one element an item; $23 item, $24 key, $25 response:
+-- arrays, one element an early answer
 SELECT ordinal, outcome, task_id, created_at, opened
 FROM tenure.create_tasks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23,
-                         $24)
+                         $24, $25)
 ORDER BY ordinal
 
 -- name: get_tasks
@@ -71,6 +71,12 @@ FROM unnest($1::text[], $2::uuid[], $3::bigint[]) WITH ORDINALITY u(tenant_id, t
 LEFT JOIN tenure.task_state s ON s.tenant_id = u.tenant_id AND s.task_id = u.task_id
 WHERE s.change IS DISTINCT FROM u.change
 ORDER BY u.ordinal
+
+-- name: find_task
+-- $1 tenant, $2 reference, $3 issuer or null, $4 subject or null. The one that was created last.
+SELECT t.task_id FROM tenure.task t
+WHERE t.tenant_id = $1 AND t.reference = $2 AND ($3::text IS NULL OR (t.issuer = $3 AND t.subject = $4))
+ORDER BY t.created_at DESC LIMIT 1
 
 -- name: list_tasks
 -- $1 tenant, $2 states or null, $3 workflow or null, $4 created from or null, $5 created before or null,

@@ -49,6 +49,7 @@ class NewTask:
     abandon_after_ms: int
     early_answers: tuple[Answer, ...] = ()
     content_digest: bytes = b""
+    reference: str = ""
 
 
 @dataclass(frozen=True, slots=True)

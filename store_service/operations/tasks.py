@@ -16,6 +16,7 @@ from store_service.model.tasks import (
     Created,
     HistoryLine,
     NewTask,
+    Owner,
     Task,
     TaskFilter,
     TaskRead,
@@ -62,6 +63,13 @@ class Tasks:
             except Refusal as refusal:
                 if refusal.reason is not Reason.BATCH_FULL:  # others' results filled the answer: next time it may be first
                     raise
+
+    async def find_task(self, tenant_id: str, reference: str, owner: Owner | None, view: TaskView) -> Task:
+        """Reads the task that was created last under a reference."""
+        task_id = await self._rows.find_task(tenant_id, reference, owner)
+        if task_id is None:
+            raise Refusal(Reason.TASK_NOT_FOUND)
+        return await self.get_task(TaskRead(TaskRef(tenant_id, task_id, owner), view))
 
     async def get_tasks(self, items: Sequence[TaskRead]) -> list[Task | Refusal]:
         """`get_task` for each, within 4 MiB of payloads."""

@@ -106,6 +106,7 @@ def read_new_task(message: tasks_pb2.CreateTaskRequest) -> NewTask:
         abandon_after_ms=check_range("abandon_after_ms", message.abandon_after_ms, limits.DEADLINE_MS),
         early_answers=_read_answers("early_answers", message.early_answers, range(limits.QUESTIONS_PER_WAIT + 1)),
         content_digest=_read_digest("content_digest", message.content_digest),
+        reference=check_text("reference", message.reference, most_bytes=128, blank=True),
     )
 
 

@@ -52,6 +52,15 @@ class TaskService(tasks_pb2_grpc.TaskServiceServicer):
             items=[item(refused=to_status(o)) if isinstance(o, Refusal) else item(task=writing.to_task(o)) for o in outcomes]
         )
 
+    async def FindTask(self, request: tasks_pb2.FindTaskRequest, context: Context) -> tasks_pb2.FindTaskResponse:
+        task = await self._tasks.find_task(
+            check_name("tenant_id", request.tenant_id),
+            check_text("reference", request.reference, most_bytes=128),
+            reading.read_owner(request.owner) if request.HasField("owner") else None,
+            reading.read_view(request.view),
+        )
+        return tasks_pb2.FindTaskResponse(task=writing.to_task(task))
+
     async def ListTasks(self, request: tasks_pb2.ListTasksRequest, context: Context) -> tasks_pb2.ListTasksResponse:
         limit = check_page("page_size", request.page_size, most=limits.LIST_PAGE)
         times = {

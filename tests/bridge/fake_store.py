@@ -31,6 +31,7 @@ class FakeTaskStore(TaskStore):
         """Set at each attachment."""
         self._requests: dict[str, tasks_pb2.CreateTaskRequest] = {}
         self._ids: dict[str, str] = {}
+        self._references: dict[str, str] = {}
         self._reports: dict[str, list[types_pb2.Progress]] = {}
         self._changed = asyncio.Condition()
 
@@ -59,6 +60,7 @@ class FakeTaskStore(TaskStore):
         )
         self.tasks[task.task_id] = task
         self._requests[key], self._ids[key] = request, task.task_id
+        self._references[task.task_id] = request.reference
         return tasks_pb2.CreateTaskResponse(task=self._shown(task.task_id))
 
     async def get_task(self, request: tasks_pb2.GetTaskRequest, *, timeout_seconds: float = 10) -> types_pb2.Task:
@@ -68,6 +70,14 @@ class FakeTaskStore(TaskStore):
         self._stumble()
         owner = request.owner if request.HasField("owner") else None
         return self._find(request.tenant_id, request.task_id, owner, request.view)
+
+    async def find_task(self, request: tasks_pb2.FindTaskRequest, *, timeout_seconds: float = 10) -> types_pb2.Task:
+        """As TaskService.FindTask."""
+        self._stumble()
+        for task in reversed(self.tasks.values()):
+            if self._references.get(task.task_id) == request.reference:
+                return self._find(request.tenant_id, task.task_id, request.owner)
+        raise StoreError("no such task", reason="TASK_NOT_FOUND")
 
     async def cancel_task(
         self, request: tasks_pb2.CancelTaskRequest, *, timeout_seconds: float = 10

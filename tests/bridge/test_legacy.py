@@ -14,50 +14,15 @@ import pytest
 from mcp_bridge.app import Bridge
 from mcp_bridge.config import Config
 from store_service.client import StoreError
-from tests.bridge.client import TASKS, VERSION, Answer, Client, meta
+from tests.bridge.client import TASKS, VERSION, Client, meta
 from tests.bridge.fake_store import FakeTaskStore
+from tests.bridge.legacy import VERSIONS, Legacy, cancelled
 
-VERSIONS = ("2025-11-25", "2025-06-18")
 KEYS = [base64.b64encode(bytes([number]) * 32).decode() for number in (1, 2)]
 ASKING = """
       - {name: asking, workflow: w, task: never, input_schema: {type: object}, preflight: [{key: k, method: roots/list}]}
       - {name: listed, workflow: w, task: optional, input_schema: {type: object}, output_schema: {type: array}}
 """
-
-
-class Legacy:
-    """An earlier client. `session` is sent once there is one."""
-
-    def __init__(self, client: Client, version: str | None = VERSIONS[0]) -> None:
-        self._client = client
-        self.version = version
-        self.session: str | None = None
-
-    async def send(self, body: dict[str, Any], **headers: str | None) -> Answer:
-        """Sends a message with the headers of its revision, or others where given."""
-        fields = {
-            "Content-Type": "application/json",
-            "Accept": "application/json, text/event-stream",
-            "MCP-Protocol-Version": self.version,
-            "Mcp-Session-Id": self.session,
-        }
-        fields |= {name.replace("_", "-"): value for name, value in headers.items()}
-        return await self._client.send(body, {name: value for name, value in fields.items() if value is not None})
-
-    async def ask(
-        self, method: str, params: dict[str, Any] | None = None, *, request_id: Any = 1, **headers: str | None
-    ) -> Answer:
-        return await self.send({"jsonrpc": "2.0", "id": request_id, "method": method, "params": params or {}}, **headers)
-
-    async def initialize(self, version: Any = VERSIONS[0]) -> dict[str, Any]:
-        """Opens a session, as clients do it: without the version in a header."""
-        params = {"protocolVersion": version, "capabilities": {"sampling": {}}, "clientInfo": {"name": "c", "version": "1"}}
-        answer = await self.ask("initialize", params, MCP_Protocol_Version=None)
-        self.session = answer.headers["Mcp-Session-Id"]
-        return answer.result
-
-    async def call(self, tool: str, arguments: Any = None, **others: Any) -> Answer:
-        return await self.ask("tools/call", {"name": tool, "arguments": arguments or {}}, **others)
 
 
 @pytest.fixture
@@ -246,6 +211,56 @@ async def test_a_repeated_key_finds_the_same_task(legacy: Legacy, fake: FakeTask
 async def test_a_session_that_was_not_opened_here_is_not_found(legacy: Legacy, session: str) -> None:
     answer = await legacy.ask("ping", Mcp_Session_Id=session)
     assert (answer.status, answer.code, answer.json["id"]) == (404, -32600, 1)
+
+
+async def test_a_cancelled_call_is_found_by_its_session_and_its_id_on_another_bridge(routes: Path, fake: FakeTaskStore) -> None:
+    async with running(routes, fake, "dev", KEYS[0]) as one, running(routes, fake, "dev", KEYS[0]) as other:
+        holding = Legacy(one)
+        await holding.initialize()
+        calls = [asyncio.create_task(holding.call("held", {"n": n}, request_id=n)) for n in (1, "1")]
+        async with asyncio.timeout(10):
+            while len(fake.tasks) < 2:
+                fake.watching.clear()
+                await fake.watching.wait()
+        accepted = await Legacy(other).send(cancelled("1"), Mcp_Session_Id=holding.session)
+        assert (accepted.status, accepted.body) == (202, b"")
+        assert (await calls[1]).result == {"content": [{"type": "text", "text": "cancelled"}], "isError": True}
+        (ended,) = fake.cancelled
+        assert fake.tasks[ended].contract.tool == "held"
+        (left,) = set(fake.tasks) - {ended}
+        await fake.complete(left, b'{"content":[]}')
+        assert (await calls[0]).result == {"content": []}
+
+
+async def test_only_the_session_that_called_cancels_and_every_notification_is_accepted(
+    legacy: Legacy, fake: FakeTaskStore
+) -> None:
+    await legacy.initialize()
+    calling = asyncio.create_task(legacy.call("held"))
+    task_id = await task_of(fake)
+    mine = legacy.session
+    await legacy.initialize()
+    others: list[tuple[dict[str, Any], dict[str, str | None]]] = [
+        (cancelled(1), {}),
+        (cancelled(1), {"Mcp_Session_Id": None}),
+        (cancelled(1), {"Mcp_Session_Id": "x"}),
+        (cancelled(1), {"Mcp_Session_Id": mine, "MCP_Protocol_Version": VERSION}),
+        (cancelled(1), {"Mcp_Session_Id": mine, "MCP_Protocol_Version": None}),
+        (cancelled(2), {"Mcp_Session_Id": mine}),
+        (cancelled(True), {"Mcp_Session_Id": mine}),
+        (cancelled([]), {"Mcp_Session_Id": mine}),
+    ]
+    for body, headers in others:
+        assert (await legacy.send(body, **headers)).status == 202
+    fake.trouble = StoreError("away", reason="STORAGE_UNAVAILABLE")
+    assert (await legacy.send(cancelled(1), Mcp_Session_Id=mine)).status == 202
+    fake.trouble = None
+    assert not fake.cancelled
+    assert (await legacy.send(cancelled(1), Mcp_Session_Id=mine)).status == 202
+    assert fake.cancelled == [task_id]
+    await calling
+    assert (await legacy.send(cancelled(1), Mcp_Session_Id=mine)).status == 202
+    assert fake.cancelled == [task_id]
 
 
 @contextlib.asynccontextmanager

@@ -38,6 +38,7 @@ def new_task(
     deadline_ms: int = 0,
     abandon_ms: int = 0,
     ttl_ms: int = 0,
+    reference: str = "",
 ) -> tasks_pb2.CreateTaskRequest:
     """A creation that is valid as it stands."""
     return tasks_pb2.CreateTaskRequest(
@@ -54,6 +55,7 @@ def new_task(
         priority=priority,
         input=types_pb2.Payload(data=data),
         abandon_after_ms=abandon_ms,
+        reference=reference,
     )
 
 

@@ -89,6 +89,12 @@ async def test_the_trace_of_a_repetition_may_differ(store: Stubs) -> None:
     assert (again.replayed, again.task.task_id) == (True, first.task.task_id)
 
 
+async def test_a_repetition_under_another_reference_finds_the_first_task(store: Stubs) -> None:
+    first = await store.tasks.CreateTask(new_task(request_id="once", reference="a"))
+    again = await store.tasks.CreateTask(new_task(request_id="once", reference="b"))
+    assert (again.replayed, again.task.task_id) == (True, first.task.task_id)
+
+
 async def test_a_request_id_belongs_to_its_tenant(store: Stubs) -> None:
     one = await create(store, request_id="same", tenant_id="acme")
     other = await create(store, request_id="same", tenant_id="globex")

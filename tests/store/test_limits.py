@@ -99,6 +99,7 @@ async def test_the_fields_of_a_creation(store: Stubs, database: asyncpg.Connecti
     texts: list[Bound] = [
         ("tenant_id", "tenant_id", NAMES_REFUSED, NAMES_TAKEN),
         ("request_id", "request_id", texts_refused(128), texts_taken(128)),
+        ("reference", "reference", texts_refused(128, blank=True), texts_taken(128, blank=True)),
         ("contract.tool", "contract.tool", texts_refused(128, blank=True), texts_taken(128, blank=True)),
         ("contract.workflow", "contract.workflow", texts_refused(256), texts_taken(256)),
         ("contract.owner.issuer", "owner.issuer", texts_refused(512), texts_taken(512)),

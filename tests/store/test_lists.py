@@ -53,6 +53,26 @@ async def create_at_once(store: Stubs, count: int, **fields: Any) -> list[types_
     return [item.created.task for item in answer.items]
 
 
+async def test_a_reference_finds_the_last_task_of_its_owner_that_was_created_under_it(store: Stubs, clock: Clock) -> None:
+    bob = types_pb2.Owner(issuer="issuer", subject="bob")
+    first = await create(store, reference="r")
+    await clock.advance(seconds=1)
+    second = await create(store, reference="r")
+    await clock.advance(seconds=1)
+    of_bob = await create(store, reference="r", owner=bob)
+    await create(store, tenant_id="globex", reference="r")
+    await create(store)
+
+    async def find(**fields: Any) -> types_pb2.Task:
+        return (await store.tasks.FindTask(tasks_pb2.FindTaskRequest(tenant_id=TENANT, reference="r", **fields))).task
+
+    assert (await find()).task_id == of_bob.task_id
+    assert (await find(owner=first.contract.owner)).task_id == second.task_id
+    assert (await find(owner=bob, view=types_pb2.TASK_VIEW_FULL)).input.data == new_task().input.data
+    nobody = types_pb2.Owner(issuer="issuer", subject="eve")
+    assert (await refusal_of(find(owner=nobody))).reason == "TASK_NOT_FOUND"
+
+
 async def test_pages_are_whole_newest_first_and_hold_through_ties(store: Stubs, clock: Clock) -> None:
     made: list[types_pb2.Task] = []
     for _ in range(3):

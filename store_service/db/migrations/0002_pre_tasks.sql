@@ -23,6 +23,7 @@ CREATE TABLE tenure.task (
   media_type            text   NOT NULL,
   input                 bytea  NOT NULL,
   created_at            timestamptz NOT NULL,
+  reference             text COLLATE "C",    -- by which those find it who know no id of it; NULL = none
   forked_from           uuid,                -- the task whose first checkpoints it started with
   forked_checkpoints    int,
   PRIMARY KEY (tenant_id, task_id),
@@ -30,6 +31,7 @@ CREATE TABLE tenure.task (
   CHECK ((forked_from IS NULL) = (forked_checkpoints IS NULL))
 );
 ALTER TABLE tenure.task ALTER COLUMN input SET STORAGE EXTERNAL;
+CREATE INDEX task_reference ON tenure.task (tenant_id, reference, created_at DESC) WHERE reference IS NOT NULL;
 CREATE INDEX task_created ON tenure.task (tenant_id, created_at DESC, task_id DESC);
 
 -- HOT. A task's state and lease. `expires_at` is in no index, so that a heartbeat stays in its page.
@@ -102,7 +104,7 @@ CREATE FUNCTION tenure.create_tasks(
   p_tenant text[], p_task uuid[], p_request text[], p_digest bytea[], p_tool text[], p_workflow text[], p_version int[],
   p_issuer text[], p_subject text[], p_capabilities bytea[], p_schema bytea[], p_ttl_ms bigint[], p_poll_ms bigint[],
   p_deadline_ms bigint[], p_trace text[], p_trace_state text[], p_baggage text[], p_priority int[], p_media text[],
-  p_input bytea[], p_abandon_ms bigint[], p_e_item bigint[], p_e_key text[], p_e_response bytea[]
+  p_input bytea[], p_abandon_ms bigint[], p_reference text[], p_e_item bigint[], p_e_key text[], p_e_response bytea[]
 ) RETURNS TABLE (ordinal bigint, outcome text, task_id uuid, created_at timestamptz, opened text[])
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -145,10 +147,10 @@ BEGIN
   ), cold AS (
     INSERT INTO task (tenant_id, task_id, request_id, request_digest, tool, workflow, version, issuer, subject,
                       client_capabilities, output_schema, ttl_ms, poll_interval_ms, execution_deadline_ms, trace_parent,
-                      trace_state, baggage, priority, media_type, input, created_at)
+                      trace_state, baggage, priority, media_type, input, created_at, reference)
     SELECT p_tenant[o], p_task[o], p_request[o], p_digest[o], p_tool[o], p_workflow[o], p_version[o], p_issuer[o], p_subject[o],
            p_capabilities[o], p_schema[o], p_ttl_ms[o], p_poll_ms[o], p_deadline_ms[o], p_trace[o],
-           p_trace_state[o], p_baggage[o], p_priority[o], p_media[o], p_input[o], v_now
+           p_trace_state[o], p_baggage[o], p_priority[o], p_media[o], p_input[o], v_now, p_reference[o]
     FROM new
   ), hot AS (
     INSERT INTO task_state (tenant_id, task_id, workflow, version, priority, state, ready, ready_at, check_at, deadline_at,

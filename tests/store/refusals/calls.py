@@ -116,6 +116,11 @@ async def _create_task(_: Scene) -> Message:
     return new_task()
 
 
+async def _find_task(scene: Scene) -> Message:
+    await create(scene.store, reference="r")
+    return tasks_pb2.FindTaskRequest(tenant_id=TENANT, reference="r")
+
+
 async def _lease_tasks(_: Scene) -> Message:
     return claim()
 
@@ -124,6 +129,7 @@ _POLICY: Final = tenants_pb2.TenantPolicy(max_outstanding=1_000, max_leased=100,
 _OTHERS: Final[dict[str, Callable[[Scene], Awaitable[Message]]]] = {
     "CreateTask": _create_task,
     "GetTask": _task_of(tasks_pb2.GetTaskRequest),
+    "FindTask": _find_task,
     "ListTasks": _tenant_of(tasks_pb2.ListTasksRequest),
     "CancelTask": _task_of(tasks_pb2.CancelTaskRequest),
     "AttachTask": _task_of(tasks_pb2.AttachTaskRequest),

@@ -92,6 +92,12 @@ async def _(_: Scene) -> Message:
     return tasks_pb2.GetTaskRequest(tenant_id=TENANT, task_id=NO_ID)
 
 
+@case("FindTask", "TASK_NOT_FOUND")
+async def _(scene: Scene) -> Message:
+    await create(scene.store, reference="one")
+    return tasks_pb2.FindTaskRequest(tenant_id=TENANT, reference="other")
+
+
 @case("CancelTask", "TASK_NOT_FOUND")
 async def _(_: Scene) -> Message:
     return cancel(NO_ID)

@@ -208,6 +208,7 @@ class CreateTaskRequest(_message.Message):
     ABANDON_AFTER_MS_FIELD_NUMBER: _builtins.int
     EARLY_ANSWERS_FIELD_NUMBER: _builtins.int
     CONTENT_DIGEST_FIELD_NUMBER: _builtins.int
+    REFERENCE_FIELD_NUMBER: _builtins.int
     tenant_id: _builtins.str
     """The tenant that the task shall belong to. 1 to 128 of `A-Z a-z 0-9 _ - .`."""
     request_id: _builtins.str
@@ -220,6 +221,10 @@ class CreateTaskRequest(_message.Message):
     """32 bytes that stand for what the caller asks, by which a repetition of the request id is told from a conflict. Empty
     means that the store compares contract, priority and input itself, which a caller whose configuration moved on may
     not want.
+    """
+    reference: _builtins.str
+    """By which the task is found by those who know no id of it: see FindTask. It need not be unique and is no part of the
+    content. At most 128 bytes; empty means none.
     """
     @_builtins.property
     def contract(self) -> _types_pb2.TaskContract:
@@ -244,10 +249,11 @@ class CreateTaskRequest(_message.Message):
         abandon_after_ms: _builtins.int = ...,
         early_answers: _abc.Iterable[_types_pb2.InputAnswer] | None = ...,
         content_digest: _builtins.bytes = ...,
+        reference: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["contract", b"contract", "input", b"input"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abandon_after_ms", b"abandon_after_ms", "content_digest", b"content_digest", "contract", b"contract", "early_answers", b"early_answers", "input", b"input", "priority", b"priority", "request_id", b"request_id", "tenant_id", b"tenant_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abandon_after_ms", b"abandon_after_ms", "content_digest", b"content_digest", "contract", b"contract", "early_answers", b"early_answers", "input", b"input", "priority", b"priority", "reference", b"reference", "request_id", b"request_id", "tenant_id", b"tenant_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -496,6 +502,66 @@ class GetTasksResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetTasksResponse: _TypeAlias = GetTasksResponse  # noqa: Y015
+
+@_typing.final
+class FindTaskRequest(_message.Message):
+    """See TaskService.FindTask."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_ID_FIELD_NUMBER: _builtins.int
+    REFERENCE_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
+    VIEW_FIELD_NUMBER: _builtins.int
+    tenant_id: _builtins.str
+    """The tenant of the task."""
+    reference: _builtins.str
+    """The reference. 1 to 128 bytes."""
+    view: _types_pb2.TaskView.ValueType
+    """How much of it is returned."""
+    @_builtins.property
+    def owner(self) -> _types_pb2.Owner:
+        """When given, only this owner's tasks are looked at."""
+
+    def __init__(
+        self,
+        *,
+        tenant_id: _builtins.str = ...,
+        reference: _builtins.str = ...,
+        owner: _types_pb2.Owner | None = ...,
+        view: _types_pb2.TaskView.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["owner", b"owner"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["owner", b"owner", "reference", b"reference", "tenant_id", b"tenant_id", "view", b"view"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FindTaskRequest: _TypeAlias = FindTaskRequest  # noqa: Y015
+
+@_typing.final
+class FindTaskResponse(_message.Message):
+    """See TaskService.FindTask."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TASK_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def task(self) -> _types_pb2.Task:
+        """The task."""
+
+    def __init__(
+        self,
+        *,
+        task: _types_pb2.Task | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["task", b"task"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["task", b"task"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FindTaskResponse: _TypeAlias = FindTaskResponse  # noqa: Y015
 
 @_typing.final
 class ListTasksRequest(_message.Message):

@@ -58,6 +58,11 @@ class TaskServiceStub:
                 request_serializer=taskstore_dot_v1_dot_tasks__pb2.GetTasksRequest.SerializeToString,
                 response_deserializer=taskstore_dot_v1_dot_tasks__pb2.GetTasksResponse.FromString,
                 _registered_method=True)
+        self.FindTask = channel.unary_unary(
+                '/taskstore.v1.TaskService/FindTask',
+                request_serializer=taskstore_dot_v1_dot_tasks__pb2.FindTaskRequest.SerializeToString,
+                response_deserializer=taskstore_dot_v1_dot_tasks__pb2.FindTaskResponse.FromString,
+                _registered_method=True)
         self.ListTasks = channel.unary_unary(
                 '/taskstore.v1.TaskService/ListTasks',
                 request_serializer=taskstore_dot_v1_dot_tasks__pb2.ListTasksRequest.SerializeToString,
@@ -149,6 +154,13 @@ class TaskServiceServicer:
         """Reads up to 500 tasks, each with its own outcome, in the order asked. An answer carries at most 4 MiB of
         payloads, save that the first item always has its own. Items are refused with TASK_NOT_FOUND, and past that with
         BATCH_FULL.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FindTask(self, request, context):
+        """Finds the task that was created last under a reference, as it stands. Refused with TASK_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -263,6 +275,11 @@ def add_TaskServiceServicer_to_server(servicer, server):
                     servicer.GetTasks,
                     request_deserializer=taskstore_dot_v1_dot_tasks__pb2.GetTasksRequest.FromString,
                     response_serializer=taskstore_dot_v1_dot_tasks__pb2.GetTasksResponse.SerializeToString,
+            ),
+            'FindTask': grpc.unary_unary_rpc_method_handler(
+                    servicer.FindTask,
+                    request_deserializer=taskstore_dot_v1_dot_tasks__pb2.FindTaskRequest.FromString,
+                    response_serializer=taskstore_dot_v1_dot_tasks__pb2.FindTaskResponse.SerializeToString,
             ),
             'ListTasks': grpc.unary_unary_rpc_method_handler(
                     servicer.ListTasks,
@@ -432,6 +449,33 @@ class TaskService:
             '/taskstore.v1.TaskService/GetTasks',
             taskstore_dot_v1_dot_tasks__pb2.GetTasksRequest.SerializeToString,
             taskstore_dot_v1_dot_tasks__pb2.GetTasksResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FindTask(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/taskstore.v1.TaskService/FindTask',
+            taskstore_dot_v1_dot_tasks__pb2.FindTaskRequest.SerializeToString,
+            taskstore_dot_v1_dot_tasks__pb2.FindTaskResponse.FromString,
             options,
             channel_credentials,
             insecure,

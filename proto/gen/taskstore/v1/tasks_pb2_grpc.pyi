@@ -52,6 +52,8 @@ class TaskServiceStub:
     payloads, save that the first item always has its own. Items are refused with TASK_NOT_FOUND, and past that with
     BATCH_FULL.
     """
+    FindTask: _grpc.UnaryUnaryMultiCallable[_tasks_pb2.FindTaskRequest, _tasks_pb2.FindTaskResponse]
+    """Finds the task that was created last under a reference, as it stands. Refused with TASK_NOT_FOUND."""
     ListTasks: _grpc.UnaryUnaryMultiCallable[_tasks_pb2.ListTasksRequest, _tasks_pb2.ListTasksResponse]
     """Lists a tenant's tasks, newest first, for operators."""
     CancelTask: _grpc.UnaryUnaryMultiCallable[_tasks_pb2.CancelTaskRequest, _tasks_pb2.CancelTaskResponse]
@@ -114,6 +116,8 @@ class TaskServiceAsyncStub(TaskServiceStub):
     payloads, save that the first item always has its own. Items are refused with TASK_NOT_FOUND, and past that with
     BATCH_FULL.
     """
+    FindTask: _aio.UnaryUnaryMultiCallable[_tasks_pb2.FindTaskRequest, _tasks_pb2.FindTaskResponse]  # type: ignore[assignment]
+    """Finds the task that was created last under a reference, as it stands. Refused with TASK_NOT_FOUND."""
     ListTasks: _aio.UnaryUnaryMultiCallable[_tasks_pb2.ListTasksRequest, _tasks_pb2.ListTasksResponse]  # type: ignore[assignment]
     """Lists a tenant's tasks, newest first, for operators."""
     CancelTask: _aio.UnaryUnaryMultiCallable[_tasks_pb2.CancelTaskRequest, _tasks_pb2.CancelTaskResponse]  # type: ignore[assignment]
@@ -197,6 +201,14 @@ class TaskServiceServicer(metaclass=_abc_1.ABCMeta):
         payloads, save that the first item always has its own. Items are refused with TASK_NOT_FOUND, and past that with
         BATCH_FULL.
         """
+
+    @_abc_1.abstractmethod
+    def FindTask(
+        self,
+        request: _tasks_pb2.FindTaskRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tasks_pb2.FindTaskResponse, _abc.Awaitable[_tasks_pb2.FindTaskResponse]]:
+        """Finds the task that was created last under a reference, as it stands. Refused with TASK_NOT_FOUND."""
 
     @_abc_1.abstractmethod
     def ListTasks(
