@@ -26,7 +26,7 @@ from mcp_bridge.access.resource import Resource
 from mcp_bridge.access.routes import Routes
 from mcp_bridge.access.routes_file import load_routes
 from mcp_bridge.access.tokens import Tokens
-from mcp_bridge.config import Config, ConfigError, read_state_keys
+from mcp_bridge.config import Config, ConfigError, read_state_keys, store_tls
 from mcp_bridge.dispatch import Dispatcher
 from mcp_bridge.http import Endpoint, Server
 from mcp_bridge.methods.held import HeldCalls
@@ -76,6 +76,7 @@ class Bridge:
         self._registry = CollectorRegistry()
         self._connect = connect or partial(
             TaskStore.connect,
+            tls=store_tls(config),
             retry_seconds=config.store_retry_seconds,
             batching=config.batching,
             registry=self._registry,

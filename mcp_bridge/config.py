@@ -5,11 +5,13 @@ import binascii
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from mcp_bridge.access.hosts import is_loopback
 from mcp_bridge.access.proxies import read_networks
+from store_service.client import Tls
 
 _PREFIX: Final = "TENURE_BRIDGE_"
 _KEY_BYTES: Final = 32
@@ -37,6 +39,14 @@ class Config:
     """The port of `/livez`, `/readyz` and `/metrics`; 0 takes a free one."""
     store: str = "127.0.0.1:7233"
     """Where the store is: `host:port`, or `dns:///name:port` for many."""
+    store_ca: str = ""
+    """The file of the authorities that the store's certificate is checked against. With it, the way there is encrypted."""
+    store_certificate: str = ""
+    """The file of the certificate that the bridge shows the store."""
+    store_key: str = ""
+    """The file of its key."""
+    store_token: str = ""
+    """Instead of a certificate: the file of a token, as Kubernetes projects one."""
     store_retry_seconds: float = 2.5
     """How long a call is tried again while the store is away, before its caller is told to come back."""
     batching: bool = True
@@ -100,6 +110,24 @@ def read_state_keys(config: Config) -> list[bytes]:
     return keys
 
 
+def store_tls(config: Config) -> Tls | None:
+    """How the store is spoken to; None for unencrypted. Raises ConfigError for files that do not go together."""
+    certificate, key, token = (
+        Path(file) if file else None for file in (config.store_certificate, config.store_key, config.store_token)
+    )
+    if not config.store_ca and (certificate, key, token) == (None, None, None):
+        return None
+    try:
+        if not config.store_ca:
+            raise ValueError
+        return Tls(ca=Path(config.store_ca), certificate=certificate, key=key, token=token)
+    except ValueError:
+        raise ConfigError(
+            f"{_variable('store_ca')} goes with either {_variable('store_certificate')} and {_variable('store_key')}, or "
+            f"{_variable('store_token')}"
+        ) from None
+
+
 def read_log_settings(environment: Mapping[str, str]) -> tuple[str, str]:
     """The log's level and form alone, for commands that need no other setting. Raises ConfigError."""
     level, form = environment.get("TENURE_LOG_LEVEL", "info"), environment.get("TENURE_LOG_FORMAT", "json")
@@ -119,6 +147,7 @@ def _check(config: Config) -> None:
     _check_access(config)
     _check_log(config.log_level, config.log_format)
     read_state_keys(config)
+    store_tls(config)
     bounds: dict[str, tuple[float, float]] = {
         "port": (0, 65_535), "admin_port": (0, 65_535), "drain_seconds": (0, 600), "drain_pause_seconds": (0, 600),
         "store_retry_seconds": (0, 10), "clock_leeway_seconds": (0, 60),

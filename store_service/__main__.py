@@ -1,4 +1,4 @@
-"""`tenure-store`, or `python -m store_service`: serve | migrate | epoch."""
+"""`tenure-store`, or `python -m store_service`: serve | migrate | epoch | dev-certs."""
 
 import argparse
 import asyncio
@@ -6,12 +6,15 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import structlog
 
 from store_service.config import Config, ConfigError, read_config
 from store_service.db.migrate import SchemaError, bump_epoch, migrate
+from store_service.dev_certs import make_dev_certs
 from store_service.model.refusals import Refusal
+from store_service.rpc.policy import PolicyError
 from store_service.server import Store
 from store_service.telemetry import configure_logs
 
@@ -29,8 +32,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands.add_parser("migrate", help="bring the database's schema to this version; safe to repeat and to run side by side")
     epoch = commands.add_parser("epoch", help="after a restore or a failover that lost writes")
     epoch.add_argument("action", choices=["bump"], help="make every lease granted before worthless")
+    certs = commands.add_parser("dev-certs", help="make certificates and a policy for trials, see the README")
+    certs.add_argument("folder", type=Path)
+    certs.add_argument("--host", action="append", default=[], metavar="NAME", help="a name of the store besides localhost")
     options = parser.parse_args(arguments)
     try:
+        if options.command == "dev-certs":
+            return _make_dev_certs(options.folder, options.host)
         config = read_config(os.environ)
         configure_logs(level=config.log_level, format="json" if config.log_format == "json" else "console")
         match options.command:
@@ -40,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return _run(_migrate(config))
             case _:
                 return _run(_bump_epoch(config))
-    except (ConfigError, SchemaError, Refusal, OSError) as error:
+    except (ConfigError, PolicyError, SchemaError, Refusal, OSError, ValueError) as error:
         print(f"tenure-store: {error}", file=sys.stderr)
         return 1
 
@@ -51,6 +59,18 @@ def _run(work: "asyncio._CoroutineLike[int]") -> int:
     except ImportError:
         return asyncio.run(work)  # type: ignore[arg-type]
     return uvloop.run(work)  # type: ignore[arg-type]
+
+
+def _make_dev_certs(folder: Path, hosts: Sequence[str]) -> int:
+    make_dev_certs(folder, hosts=hosts)
+    for name, file in (
+        ("TLS_CERTIFICATE", "store.crt"),
+        ("TLS_KEY", "store.key"),
+        ("TLS_CLIENT_CA", "ca.crt"),
+        ("POLICY", "policy.yaml"),
+    ):
+        print(f"export TENURE_STORE_{name}={folder.resolve() / file}")
+    return 0
 
 
 async def _serve(config: Config) -> int:

@@ -28,6 +28,22 @@ class Config:
     """The port of `/livez`, `/readyz` and `/metrics`."""
     allow_plaintext: bool = False
     """Whether gRPC may be spoken unencrypted, by anyone, on an address that is not loopback: inside a network you trust."""
+    tls_certificate: str = ""
+    """The file of the certificate, with its chain, that the store shows; PEM. With it, gRPC is spoken encrypted alone."""
+    tls_key: str = ""
+    """The file of its key."""
+    tls_client_ca: str = ""
+    """The file of the authorities whose certificates callers show. What a certificate names is who its caller is."""
+    token_keys: str = ""
+    """Instead of certificates: the JWKS file with the keys that callers' tokens are signed with."""
+    token_issuer: str = ""
+    """Who issued the tokens."""
+    token_audience: str = "tenure-store"  # noqa: S105 (no secret)
+    """Whom the tokens are for."""
+    policy: str = ""
+    """The file that says who the callers are: identities, their roles, tenants and workflows."""
+    max_connection_age_seconds: float = 1800.0
+    """After how long a connection is ended, gently, so that callers spread over new stores."""
     pool_size: int = 10
     """How many connections to Postgres at most, besides the one for hints."""
     cancel_grace_seconds: float = 30.0
@@ -67,9 +83,11 @@ def read_config(environment: Mapping[str, str]) -> Config:
 
 
 def _check(config: Config) -> None:
-    if not config.allow_plaintext and not _is_loopback(config.host):
+    _check_callers(config)
+    if not (config.allow_plaintext or config.tls_certificate or _is_loopback(config.host)):
         raise ConfigError(
-            f"TENURE_STORE_HOST is {config.host}, which others can reach, and gRPC is not encrypted; bind to 127.0.0.1, or set "
+            f"TENURE_STORE_HOST is {config.host}, which others can reach, and gRPC is not encrypted; set "
+            "TENURE_STORE_TLS_CERTIFICATE and what goes with it, or bind to 127.0.0.1, or set "
             "TENURE_STORE_ALLOW_PLAINTEXT=true where only those you trust reach it"
         )
     if config.log_level not in ("debug", "info", "warning", "error"):
@@ -78,11 +96,31 @@ def _check(config: Config) -> None:
         raise ConfigError("TENURE_LOG_FORMAT must be json or console")
     bounds: dict[str, tuple[float, float]] = {
         "port": (0, 65_535), "admin_port": (0, 65_535), "pool_size": (2, 500), "cancel_grace_seconds": (0, 86_400),
-        "max_crashes": (0, 1_000), "drain_seconds": (0, 600), "drain_pause_seconds": (0, 600),
+        "max_crashes": (0, 1_000), "max_connection_age_seconds": (10, 604_800),
+        "drain_seconds": (0, 600), "drain_pause_seconds": (0, 600),
     }  # fmt: skip
     for name, (least, most) in bounds.items():
         if not least <= getattr(config, name) <= most:
             raise ConfigError(f"{_variable(name)} must be {least:g} to {most:g}")
+
+
+def _check_callers(config: Config) -> None:
+    """Encryption, identities and policy come together or not at all."""
+    if not config.tls_certificate:
+        alone = ("tls_key", "tls_client_ca", "token_keys", "token_issuer", "policy")
+        if given := [name for name in alone if getattr(config, name)]:
+            raise ConfigError(f"{_variable(given[0])} is set without {_variable('tls_certificate')}")
+        return
+    for name in ("tls_key", "policy"):
+        if not getattr(config, name):
+            raise ConfigError(f"{_variable(name)} is missing, beside {_variable('tls_certificate')}")
+    if bool(config.tls_client_ca) == bool(config.token_keys):
+        raise ConfigError(
+            f"set one of {_variable('tls_client_ca')}, for callers with certificates, and {_variable('token_keys')}, for "
+            "callers with tokens"
+        )
+    if config.token_keys and not (config.token_issuer and config.token_audience):
+        raise ConfigError(f"{_variable('token_issuer')} is missing, beside {_variable('token_keys')}")
 
 
 def _variable(name: str) -> str:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -11,15 +12,10 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from taskstore.v1 import (
-    budgets_pb2,
     budgets_pb2_grpc,
-    leases_pb2,
     leases_pb2_grpc,
-    retention_pb2,
     retention_pb2_grpc,
-    tasks_pb2,
     tasks_pb2_grpc,
-    tenants_pb2,
     tenants_pb2_grpc,
 )
 
@@ -48,11 +44,17 @@ from store_service.operations.waits import Waits
 from store_service.operations.watches import Watches
 from store_service.rpc.budgets import BudgetService
 from store_service.rpc.calls import Calls
+from store_service.rpc.encryption import server_credentials
+from store_service.rpc.guard import Authentication, CertificateAuthentication, Guard
 from store_service.rpc.leases import LeaseService
+from store_service.rpc.policy import read_policy
 from store_service.rpc.retention import RetentionService
+from store_service.rpc.rules import SERVICES, check_rules
 from store_service.rpc.tasks import TaskService
 from store_service.rpc.tenants import TenantService
+from store_service.rpc.tokens import TokenAuthentication, read_keys
 from store_service.telemetry import AdminServer
+from store_service.watched_file import WatchedFile
 
 SERVER_OPTIONS: list[tuple[str, Any]] = [
     ("grpc.max_receive_message_length", MESSAGE_BYTES),
@@ -67,16 +69,7 @@ SERVER_OPTIONS: list[tuple[str, Any]] = [
     ("grpc.so_reuseport", 0),
 ]
 
-SERVICES = [
-    module.DESCRIPTOR.services_by_name[name].full_name
-    for module, name in (
-        (tasks_pb2, "TaskService"),
-        (leases_pb2, "LeaseService"),
-        (tenants_pb2, "TenantService"),
-        (budgets_pb2, "BudgetService"),
-        (retention_pb2, "RetentionService"),
-    )
-]
+SERVICE_NAMES = [service.full_name for service in SERVICES.values()]
 
 
 @dataclass(slots=True)
@@ -131,7 +124,7 @@ class Store:
         parts.wakeups.start()
         parts.chores.start()
         await parts.server.start()
-        for service in ("", *SERVICES):
+        for service in ("", *SERVICE_NAMES):
             await parts.health.set(service, health_pb2.HealthCheckResponse.SERVING)
         self._admin.start()
         structlog.get_logger().info("store_started", port=parts.port, admin_port=self._admin.port)
@@ -166,7 +159,11 @@ class Store:
         leases = Leases(LeaseRows(database), rows, chores, wakeups, batches)
         watches = Watches(rows, wakeups, registry)
 
-        server = grpc.aio.server(interceptors=[Calls(registry)], options=SERVER_OPTIONS)
+        check_rules()
+        guards = [Guard(authentication)] if (authentication := _authentication(config)) is not None else []
+        age_ms = round(config.max_connection_age_seconds * 1000)
+        options = [*SERVER_OPTIONS, ("grpc.max_connection_age_ms", age_ms), ("grpc.max_connection_age_grace_ms", 60_000)]
+        server = grpc.aio.server(interceptors=[Calls(registry), *guards], options=options)
         servicer = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
         waits = Waits(WaitRows(database), tasks, wakeups, batches)
@@ -181,8 +178,8 @@ class Store:
             RetentionService(Retention(RetentionRows(database)), waits), server
         )
         if config.reflection:
-            reflection.enable_server_reflection((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
-        port = server.add_insecure_port(f"{_bracketed(config.host)}:{config.port}")
+            reflection.enable_server_reflection((*SERVICE_NAMES, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+        port = _listen(server, config)
         return Parts(database, wakeups, chores, leases, watches, server, servicer, port)
 
     def _why_not_ready(self) -> str | None:
@@ -192,6 +189,25 @@ class Store:
         if self._parts is None or not self._parts.chores.is_database_there():
             return "the database does not answer"
         return None
+
+
+def _authentication(config: Config) -> Authentication | None:
+    """How callers show who they are; None where nobody is asked."""
+    if not config.policy:
+        return None
+    policy = WatchedFile(Path(config.policy), read=read_policy)
+    if config.tls_client_ca:
+        return CertificateAuthentication(policy.current)
+    keys = WatchedFile(Path(config.token_keys), read=read_keys)
+    return TokenAuthentication(keys.current, policy.current, issuer=config.token_issuer, audience=config.token_audience)
+
+
+def _listen(server: grpc.aio.Server, config: Config) -> int:
+    address = f"{_bracketed(config.host)}:{config.port}"
+    if not config.tls_certificate:
+        return server.add_insecure_port(address)
+    ca = Path(config.tls_client_ca) if config.tls_client_ca else None
+    return server.add_secure_port(address, server_credentials(Path(config.tls_certificate), Path(config.tls_key), ca))
 
 
 def _bracketed(host: str) -> str:

@@ -132,15 +132,20 @@ async def open_stubs(running: Store) -> AsyncIterator[Stubs]:
     address = f"127.0.0.1:{running.port}"
     limits = [("grpc.max_receive_message_length", MESSAGE_BYTES), ("grpc.max_send_message_length", MESSAGE_BYTES)]
     async with grpc.aio.insecure_channel(address, options=limits) as channel:
-        yield Stubs(
-            address=address,
-            admin_port=running.admin_port,
-            tasks=tasks_pb2_grpc.TaskServiceStub(channel),
-            leases=leases_pb2_grpc.LeaseServiceStub(channel),
-            tenants=tenants_pb2_grpc.TenantServiceStub(channel),
-            retention=retention_pb2_grpc.RetentionServiceStub(channel),
-            budgets=budgets_pb2_grpc.BudgetServiceStub(channel),
-        )
+        yield stubs_on(channel, address=address, admin_port=running.admin_port)
+
+
+def stubs_on(channel: grpc.aio.Channel, *, address: str, admin_port: int) -> Stubs:
+    """The API, asked over this channel."""
+    return Stubs(
+        address=address,
+        admin_port=admin_port,
+        tasks=tasks_pb2_grpc.TaskServiceStub(channel),
+        leases=leases_pb2_grpc.LeaseServiceStub(channel),
+        tenants=tenants_pb2_grpc.TenantServiceStub(channel),
+        retention=retention_pb2_grpc.RetentionServiceStub(channel),
+        budgets=budgets_pb2_grpc.BudgetServiceStub(channel),
+    )
 
 
 async def snapshots(stubs: Stubs, tenant_id: str, task_id: str) -> AsyncIterator[types_pb2.Task]:

@@ -7,6 +7,7 @@ from store_service.client.questions import Answer, Form, Question, Root, Roots, 
 from store_service.client.sync_context import SyncContext
 from store_service.client.tasks import TaskStore
 from store_service.client.tenants import TenantStore
+from store_service.client.tls import Tls
 from store_service.client.usage import BudgetAmounts
 from store_service.client.worker import Worker
 from store_service.client.workflows import RetryPolicy
@@ -32,6 +33,7 @@ __all__ = [
     "SyncContext",
     "TaskStore",
     "TenantStore",
+    "Tls",
     "ToolError",
     "Url",
     "Worker",

@@ -6,6 +6,8 @@ from typing import Final
 import grpc
 import grpc.aio
 
+from store_service.client.tls import RenewedBlockingChannel, RenewedChannel, Tls
+
 MESSAGE_BYTES: Final = 6 * 1024 * 1024
 """The longest message either way: 4 MiB of payload, and what goes round it."""
 
@@ -26,11 +28,19 @@ _OPTIONS: Final = (
 )
 
 
-def open_channel(address: str) -> grpc.aio.Channel:
-    """A channel for the running event loop. `address` is `host:port`, or `dns:///name:port` for many stores."""
-    return grpc.aio.insecure_channel(address, options=_OPTIONS)
+def open_channel(address: str, tls: Tls | None = None) -> grpc.aio.Channel:
+    """A channel for the running event loop. `address` is `host:port`, or `dns:///name:port` for many stores; without `tls`
+    it is not encrypted."""
+    if tls is None:
+        return grpc.aio.insecure_channel(address, options=_OPTIONS)
+    options = (*_OPTIONS, *tls.options())
+    return RenewedChannel(tls, lambda credentials: grpc.aio.secure_channel(address, credentials, options=options))
 
 
-def open_blocking_channel(address: str) -> grpc.Channel:
+def open_blocking_channel(address: str, tls: Tls | None = None) -> grpc.Channel:
     """A channel for a thread, on a connection of its own, so that nobody's large message goes ahead of its calls."""
-    return grpc.insecure_channel(address, options=(*_OPTIONS, ("grpc.use_local_subchannel_pool", 1)))
+    options = (*_OPTIONS, ("grpc.use_local_subchannel_pool", 1))
+    if tls is None:
+        return grpc.insecure_channel(address, options=options)
+    named = (*options, *tls.options())
+    return RenewedBlockingChannel(tls, lambda credentials: grpc.secure_channel(address, credentials, options=named))

@@ -14,6 +14,7 @@ from store_service.client.errors import StoreError, from_rpc_error, from_status
 from store_service.client.held import HeldLease, StopReason
 from store_service.client.lease_watch import LeaseWatch
 from store_service.client.metrics import WorkerMetrics
+from store_service.client.tls import Tls
 
 _MOST_INTERVAL_SECONDS: Final = 2.0  # also how long a worker may not know that a task's end is wished for
 _MOST_CALL_SECONDS: Final = 5.0
@@ -30,8 +31,9 @@ class Heartbeats:
     store says that something happened to a lease of this worker, all are extended at once, which tells what it was.
     """
 
-    def __init__(self, *, address: str, worker_id: str, lease_seconds: float, metrics: WorkerMetrics) -> None:
+    def __init__(self, *, address: str, tls: Tls | None, worker_id: str, lease_seconds: float, metrics: WorkerMetrics) -> None:
         self._address = address
+        self._tls = tls
         self._lease_seconds = lease_seconds
         self._interval = min(lease_seconds / 3, _MOST_INTERVAL_SECONDS)
         self._metrics = metrics
@@ -47,7 +49,7 @@ class Heartbeats:
 
     def start(self) -> None:
         """Begins to beat."""
-        self._channel = open_blocking_channel(self._address)
+        self._channel = open_blocking_channel(self._address, self._tls)
         self._thread.start()
         self._watch.start(self._channel)
 

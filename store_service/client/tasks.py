@@ -12,6 +12,7 @@ from store_service.client.batches import Batcher, BatchMetrics, Together
 from store_service.client.calls import Method, Request, Response, call
 from store_service.client.channel import open_channel
 from store_service.client.task_watch import TERMINAL, Following, Snapshot, SnapshotReader, TaskWatch, Told
+from store_service.client.tls import Tls
 
 
 class TaskStore:
@@ -54,13 +55,14 @@ class TaskStore:
         cls,
         address: str,
         *,
+        tls: Tls | None = None,
         retry_seconds: float | None = None,
         batching: bool = True,
         registry: CollectorRegistry | None = None,
     ) -> Self:
         """A client for the running event loop, its figures in `registry`. It connects at the first call, and again
-        whenever it must."""
-        return cls(open_channel(address), retry_seconds=retry_seconds, batching=batching, registry=registry)
+        whenever it must. Without `tls` the connection is not encrypted, and the store asks nobody who he is."""
+        return cls(open_channel(address, tls), retry_seconds=retry_seconds, batching=batching, registry=registry)
 
     async def close(self) -> None:
         """Gives the connection back. Calls under way end with an error."""

@@ -8,6 +8,7 @@ from taskstore.v1 import tenants_pb2, tenants_pb2_grpc
 
 from store_service.client.calls import call
 from store_service.client.channel import open_channel
+from store_service.client.tls import Tls
 
 
 class TenantStore:
@@ -21,9 +22,9 @@ class TenantStore:
         self._stub = tenants_pb2_grpc.TenantServiceStub(channel)
 
     @classmethod
-    def connect(cls, address: str) -> Self:
+    def connect(cls, address: str, *, tls: Tls | None = None) -> Self:
         """A client for the running event loop. It connects at the first call, and again whenever it must."""
-        return cls(open_channel(address))
+        return cls(open_channel(address, tls))
 
     async def close(self) -> None:
         """Gives the connection back. Calls under way end with an error."""

@@ -26,6 +26,7 @@ from store_service.client.leasing import Leasing, Taken
 from store_service.client.metrics import WorkerMetrics
 from store_service.client.results import OutputSchemas
 from store_service.client.runner import Run
+from store_service.client.tls import Tls
 from store_service.client.usage import BudgetAmounts
 from store_service.client.workflows import RetryPolicy, Workflow, Workflows
 from store_service.telemetry import AdminServer, configure_logs
@@ -41,6 +42,8 @@ class Worker:
     """Runs tasks of a store: `worker.run()` for a process, `async with worker:` within another.
 
     - `store`: the address, `host:port`.
+    - `tls`: the files of an encrypted connection; none means that it is not encrypted.
+    - `name`: what its `worker_id` begins with; where the store knows its workers, the one that its policy gives this one.
     - `tenants`: only work of these tenants; none means of all that this worker may serve.
     - `concurrency`: how many tasks run at once, 1 to 500; never more are leased.
     - `lease_seconds`: how long the store waits for this process before it gives its tasks to another, 1 to 900.
@@ -55,6 +58,8 @@ class Worker:
         self,
         store: str = "127.0.0.1:7233",
         *,
+        tls: Tls | None = None,
+        name: str | None = None,
         tenants: Sequence[str] = (),
         concurrency: int = 16,
         lease_seconds: float = 30.0,
@@ -69,11 +74,12 @@ class Worker:
             raise ValueError(f"concurrency must be 1 to {_MOST_CONCURRENCY}")
         if not 1 <= lease_seconds <= 900:
             raise ValueError("lease_seconds must be 1 to 900")
-        self.worker_id = _new_worker_id() if worker_id is None else worker_id
+        self.worker_id = _new_worker_id(name) if worker_id is None else worker_id
         if not _WORKER_ID.fullmatch(self.worker_id):
             raise ValueError("worker_id must be 1 to 128 of A-Z a-z 0-9 _ - .")
         self.registry = registry or CollectorRegistry()
         self._store = store
+        self._tls = tls
         self._tenants = tuple(tenants)
         self._concurrency = concurrency
         self._lease_seconds = lease_seconds
@@ -147,12 +153,16 @@ class Worker:
         workflows = self._workflows.to_messages()
         if not workflows:
             raise ValueError("no workflow is registered; use @worker.workflow(name)")
-        self._channel: grpc.aio.Channel = open_channel(self._store)
+        self._channel: grpc.aio.Channel = open_channel(self._store, self._tls)
         self._stub = leases_pb2_grpc.LeaseServiceStub(self._channel)
         if self._batch_metrics is not None:
             self._batchers = gather_calls(self._stub, self._batch_metrics)
         self._heartbeats = Heartbeats(
-            address=self._store, worker_id=self.worker_id, lease_seconds=self._lease_seconds, metrics=self._metrics
+            address=self._store,
+            tls=self._tls,
+            worker_id=self.worker_id,
+            lease_seconds=self._lease_seconds,
+            metrics=self._metrics,
         )
         self._leasing = Leasing(
             self._stub,
@@ -264,9 +274,9 @@ class Worker:
         return self._leasing.problem
 
 
-def _new_worker_id() -> str:
-    host = re.sub(r"[^A-Za-z0-9_.-]", "-", socket.gethostname())[:80]
-    return f"{host}-{os.getpid()}-{uuid.uuid4().hex[:12]}"
+def _new_worker_id(name: str | None) -> str:
+    host = re.sub(r"[^A-Za-z0-9_.-]", "-", socket.gethostname())[:60]
+    return f"{f'{name}-' if name else ''}{host}-{os.getpid()}-{uuid.uuid4().hex[:12]}"
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -34,6 +34,8 @@ class Reason(StrEnum):
     BUDGET_CONFLICT = "BUDGET_CONFLICT"
     BUDGET_RESERVED = "BUDGET_RESERVED"
     PAUSE_LIMIT = "PAUSE_LIMIT"
+    UNAUTHENTICATED = "UNAUTHENTICATED"
+    PERMISSION_DENIED = "PERMISSION_DENIED"
 
 
 _MESSAGES = {
@@ -64,6 +66,8 @@ _MESSAGES = {
     Reason.BUDGET_RESERVED: "a part of the tenant's budget is reserved; settle first",
     Reason.PAUSE_LIMIT: "the tenant has as many pauses as a tenant may have; resume some, or pause all of its work",
     Reason.SIGNAL_LIMIT: "as many signals wait for the task as may wait; try again later",
+    Reason.UNAUTHENTICATED: "the store does not know who calls",
+    Reason.PERMISSION_DENIED: "the caller may not do this",
 }
 
 _RETRY_AFTER_MS = {

@@ -38,6 +38,8 @@ CODES: Final[dict[Reason, StatusCode]] = {
     Reason.STORAGE_UNAVAILABLE: StatusCode.UNAVAILABLE,
     Reason.DRAINING: StatusCode.UNAVAILABLE,
     Reason.OUTCOME_UNKNOWN: StatusCode.UNKNOWN,
+    Reason.UNAUTHENTICATED: StatusCode.UNAUTHENTICATED,
+    Reason.PERMISSION_DENIED: StatusCode.PERMISSION_DENIED,
 }
 
 

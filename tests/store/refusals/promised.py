@@ -11,7 +11,12 @@ PROTO: Final = Path(__file__).parents[3] / "proto" / "taskstore" / "v1"
 REASONS: Final = frozenset(
     value.name.removeprefix("ERROR_REASON_") for value in errors_pb2.ErrorReason.DESCRIPTOR.values if value.number
 )
-ANYWHERE: Final = frozenset({"INVALID_INPUT", "STORAGE_UNAVAILABLE", "OVERLOADED", "OUTCOME_UNKNOWN"})
+ANYWHERE: Final = frozenset(
+    {
+        *("INVALID_INPUT", "STORAGE_UNAVAILABLE", "OVERLOADED", "OUTCOME_UNKNOWN"),
+        *("UNAUTHENTICATED", "PERMISSION_DENIED"),  # shown in tests/security/store
+    }
+)
 """What `errors.proto` says of every method, and no method says of itself."""
 RETRIED: Final = frozenset(
     {

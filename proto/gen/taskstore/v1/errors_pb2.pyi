@@ -9,7 +9,8 @@ below without their prefix, for example `LEASE_LOST`. Messages are for people an
 not. Where waiting helps, a `google.rpc.RetryInfo` says how long.
 
 Every method may be refused with INVALID_INPUT, STORAGE_UNAVAILABLE and OVERLOADED, and one that writes with
-OUTCOME_UNKNOWN. The comment of a method names the other reasons for which it, or an item of it, may be refused, and there
+OUTCOME_UNKNOWN; a store that asks its callers who they are refuses with UNAUTHENTICATED and PERMISSION_DENIED. The comment
+of a method names the other reasons for which it, or an item of it, may be refused, and there
 are no more. Watches say nothing while the database is away.
 """
 
@@ -105,6 +106,10 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """
     ERROR_REASON_PAUSE_LIMIT: _ErrorReason.ValueType  # 27
     """FAILED_PRECONDITION. The tenant has as many pauses as a tenant may have. Resume some, or pause all of its work."""
+    ERROR_REASON_UNAUTHENTICATED: _ErrorReason.ValueType  # 28
+    """UNAUTHENTICATED. The caller's certificate or token is none that the store knows. See its policy file."""
+    ERROR_REASON_PERMISSION_DENIED: _ErrorReason.ValueType  # 29
+    """PERMISSION_DENIED. The caller's role, tenants, workflows or worker name do not cover this. A worker stops the task."""
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why a call, or an item of a batch, was refused, and what its caller does next."""
@@ -182,4 +187,8 @@ operator changes a budget when no task holds a reservation.
 """
 ERROR_REASON_PAUSE_LIMIT: ErrorReason.ValueType  # 27
 """FAILED_PRECONDITION. The tenant has as many pauses as a tenant may have. Resume some, or pause all of its work."""
+ERROR_REASON_UNAUTHENTICATED: ErrorReason.ValueType  # 28
+"""UNAUTHENTICATED. The caller's certificate or token is none that the store knows. See its policy file."""
+ERROR_REASON_PERMISSION_DENIED: ErrorReason.ValueType  # 29
+"""PERMISSION_DENIED. The caller's role, tenants, workflows or worker name do not cover this. A worker stops the task."""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015

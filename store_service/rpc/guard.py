@@ -1,0 +1,184 @@
+"""Who calls, and what it may touch: asked before anything of a call is read."""
+
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from typing import Any, Final, Protocol
+
+import grpc
+import structlog
+from google.protobuf.descriptor import Descriptor
+from google.protobuf.message import Message
+
+from store_service.model.refusals import Reason, Refusal
+from store_service.rpc.policy import Caller, Role
+from store_service.rpc.rules import RULES
+
+Context = grpc.aio.ServicerContext[Any, Any]
+Check = Callable[[Caller, Any], None]
+
+
+class Authentication(Protocol):
+    """How callers show who they are."""
+
+    async def identify(self, context: Context) -> Caller:
+        """Raises Refusal UNAUTHENTICATED for whoever is not known."""
+
+
+class CertificateAuthentication:
+    """The caller is who its certificate names: one subject alternative name that the policy knows."""
+
+    def __init__(self, policy: Callable[[], Mapping[str, Caller]]) -> None:
+        self._policy = policy
+
+    async def identify(self, context: Context) -> Caller:
+        """The connection's certificate was checked when it was made."""
+        names = context.auth_context().get("x509_subject_alternative_name", ())
+        policy = self._policy()
+        known = {text for name in names if (text := name.decode(errors="replace")) in policy}
+        if len(known) != 1:
+            raise Refusal(Reason.UNAUTHENTICATED)
+        return policy[known.pop()]
+
+
+class Guard(grpc.aio.ServerInterceptor):
+    """Admits calls: known callers, by their role, to their tenants, workflows and leases, and not too many at once."""
+
+    def __init__(self, authentication: Authentication) -> None:
+        self._authentication = authentication
+        self._under_way: Counter[str] = Counter()
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        """See `grpc.aio.ServerInterceptor`."""
+        handler = await continuation(handler_call_details)
+        service, _, method = handler_call_details.method.removeprefix("/taskstore.v1.").partition("/")
+        if handler is None or service not in RULES:
+            return handler
+        roles = RULES[service][method]
+        if handler.unary_unary is not None:
+            wrapped: Any = grpc.unary_unary_rpc_method_handler(self._unary(roles, handler.unary_unary))
+        elif handler.unary_stream is not None:
+            wrapped = grpc.unary_stream_rpc_method_handler(self._stream(roles, handler.unary_stream))
+        else:
+            wrapped = grpc.stream_stream_rpc_method_handler(self._stream(roles, handler.stream_stream))
+        return wrapped._replace(
+            request_deserializer=handler.request_deserializer, response_serializer=handler.response_serializer
+        )
+
+    def _unary(self, roles: frozenset[Role], inner: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def call(request: Any, context: Context) -> Any:
+            caller = await self._identify(roles, context)
+            check(caller, request)
+            with self._one_more(caller):
+                return await inner(request, context)
+
+        return call
+
+    def _stream(self, roles: frozenset[Role], inner: Callable[..., AsyncIterator[Any]]) -> Callable[..., AsyncIterator[Any]]:
+        async def call(request: Any, context: Context) -> AsyncIterator[Any]:
+            caller = await self._identify(roles, context)
+            if isinstance(request, Message):
+                check(caller, request)
+            else:
+                request = _check_each(caller, request)
+            with self._one_more(caller):
+                async for answer in inner(request, context):
+                    yield answer
+
+        return call
+
+    async def _identify(self, roles: frozenset[Role], context: Context) -> Caller:
+        caller = await self._authentication.identify(context)
+        structlog.contextvars.bind_contextvars(caller=caller.identity)
+        if not roles & caller.roles:
+            raise Refusal(Reason.PERMISSION_DENIED)
+        return caller
+
+    @contextmanager
+    def _one_more(self, caller: Caller) -> Iterator[None]:
+        if self._under_way[caller.identity] >= caller.most_calls:
+            raise Refusal(Reason.OVERLOADED)
+        self._under_way[caller.identity] += 1
+        try:
+            yield
+        finally:
+            self._under_way[caller.identity] -= 1
+            if not self._under_way[caller.identity]:
+                del self._under_way[caller.identity]
+
+
+def check(caller: Caller, request: Message) -> None:
+    """Raises Refusal PERMISSION_DENIED for a request that reaches beyond what the caller may touch.
+
+    A claim that names no tenants is for all that the caller may serve.
+    """
+    if caller.tenants is None and caller.workflows is None and caller.worker is None:
+        return
+    for one in _checks(request.DESCRIPTOR):
+        one(caller, request)
+
+
+async def _check_each(caller: Caller, requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    async for request in requests:
+        check(caller, request)
+        yield request
+
+
+@cache
+def _checks(descriptor: Descriptor) -> tuple[Check, ...]:
+    """What is to be checked of a message of this type, however deep it stands."""
+    checks: list[Check] = []
+    for field in descriptor.fields:
+        if (check := _CHECKS.get(field.name)) is not None:
+            checks.append(check)
+        elif field.message_type is not None and (inner := _checks(field.message_type)):
+            checks.append(_check_nested(field.name, repeated=field.is_repeated, inner=inner))
+    return tuple(checks)
+
+
+def _check_nested(name: str, *, repeated: bool, inner: tuple[Check, ...]) -> Check:
+    def check_each(caller: Caller, request: Any) -> None:
+        for one in getattr(request, name) if repeated else (getattr(request, name),):
+            for check in inner:
+                check(caller, one)
+
+    return check_each
+
+
+def _check_tenant(caller: Caller, request: Any) -> None:
+    _require(caller.tenants is None or request.tenant_id in caller.tenants)
+
+
+def _check_tenants(caller: Caller, request: Any) -> None:
+    if caller.tenants is None:
+        return
+    _require(caller.tenants.issuperset(request.tenant_ids))
+    if not request.tenant_ids:
+        request.tenant_ids.extend(sorted(caller.tenants))
+
+
+def _check_worker(caller: Caller, request: Any) -> None:
+    name = caller.worker
+    _require(name is None or request.worker_id == name or request.worker_id.startswith(f"{name}-"))
+
+
+def _check_workflows(caller: Caller, request: Any) -> None:
+    _require(caller.workflows is None or caller.workflows.issuperset(each.workflow for each in request.workflows))
+
+
+def _require(is_allowed: bool) -> None:
+    if not is_allowed:
+        raise Refusal(Reason.PERMISSION_DENIED)
+
+
+_CHECKS: Final[Mapping[str, Check]] = {
+    "tenant_id": _check_tenant,
+    "tenant_ids": _check_tenants,
+    "worker_id": _check_worker,
+    "workflows": _check_workflows,
+}

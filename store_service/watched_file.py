@@ -1,0 +1,62 @@
+"""Files that change while a process runs: certificates, tokens, policies."""
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Generic, TypeVar
+
+import structlog
+
+Value = TypeVar("Value")
+
+_LOOK_SECONDS: Final = 1.0  # how often a file is looked at, at most
+
+
+class WatchedFile(Generic[Value]):
+    """What files say, read anew when one of them has changed. What was read before stays while the new cannot be used.
+
+    Safe from any thread. The first reading raises what `read` raises; later ones log it.
+    """
+
+    def __init__(self, *paths: Path, read: Callable[..., Value]) -> None:
+        self._paths = paths
+        self._read = read
+        self._lock = threading.Lock()
+        self._looked_at = time.monotonic()
+        self._seen = self._stamp()
+        self._value = read(*paths)
+        self.version = 0
+        """How often it has changed."""
+
+    def current(self) -> Value:
+        """What the files say now."""
+        if time.monotonic() - self._looked_at >= _LOOK_SECONDS:
+            with self._lock:
+                self._look()
+        return self._value
+
+    def _look(self) -> None:
+        self._looked_at = time.monotonic()
+        stamp = self._stamp()
+        if stamp == self._seen:
+            return
+        try:
+            self._value = self._read(*self._paths)
+        except Exception as error:  # noqa: BLE001 (whatever is wrong with the new, the old is used)
+            structlog.get_logger().error("file_not_used", paths=[str(path) for path in self._paths], error=str(error))
+        else:
+            self.version += 1
+            structlog.get_logger().info("file_read_anew", paths=[str(path) for path in self._paths])
+        self._seen = stamp
+
+    def _stamp(self) -> tuple[tuple[int, int, int], ...]:
+        """Through links, as Kubernetes replaces what a link in a mounted folder points to."""
+        stamps = []
+        for path in self._paths:
+            try:
+                found = path.stat()
+                stamps.append((found.st_ino, found.st_mtime_ns, found.st_size))
+            except OSError:
+                stamps.append((0, 0, 0))
+        return tuple(stamps)

@@ -1,0 +1,82 @@
+"""Certificates, keys and policies change while everything runs."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+from taskstore.v1 import tasks_pb2
+
+from store_service import watched_file
+from store_service.client import Context, StoreError, TaskStore, Worker
+from store_service.dev_certs import DOMAIN, Authority, make_authority
+from tests.security.store.conftest import Guarded
+from tests.store.builders import OWNER, new_task
+
+
+@pytest.fixture(autouse=True)
+def _look_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files are looked at whenever they are asked for."""
+    monkeypatch.setattr(watched_file, "_LOOK_SECONDS", 0.0)
+
+
+def trust_both(folder: Path, first: Authority, second: Authority) -> None:
+    """The step between: everybody trusts both authorities."""
+    both = [authority.certificate.public_bytes(Encoding.PEM) for authority in (first, second)]
+    (folder / "ca.crt").write_bytes(b"".join(both))
+
+
+async def test_an_authority_is_replaced_without_a_restart_of_anybody(guarded: Guarded, tmp_path: Path) -> None:
+    async with TaskStore.connect(guarded.address, tls=guarded.tls("bridge")) as store:
+        await store.create_task(new_task())
+        next_folder = tmp_path / "next"
+        next_folder.mkdir()
+        second = make_authority(next_folder)
+        trust_both(guarded.folder, guarded.authority, second)
+        await store.create_task(new_task())
+        second.issue(guarded.folder, "store", [x509.DNSName("localhost")])
+        second.issue(guarded.folder, "bridge", [x509.UniformResourceIdentifier(f"{DOMAIN}/bridge")])
+        await store.create_task(new_task())
+        (guarded.folder / "ca.crt").write_bytes(second.certificate.public_bytes(Encoding.PEM))
+        await store.create_task(new_task())
+        async with TaskStore.connect(guarded.address, tls=guarded.tls("bridge")) as fresh:
+            await fresh.create_task(new_task())
+
+
+async def test_half_of_a_rotation_changes_nothing(guarded: Guarded) -> None:
+    before = (guarded.folder / "store.crt").read_bytes()
+    guarded.authority.issue(guarded.folder, "store", [x509.DNSName("localhost")])
+    (guarded.folder / "store.crt").write_bytes(before)  # the key is new, its certificate has not come yet
+    async with TaskStore.connect(guarded.address, tls=guarded.tls("bridge")) as store:
+        await store.create_task(new_task())
+
+
+async def test_a_policy_that_changes_holds_at_once_and_one_that_is_wrong_does_not(guarded: Guarded) -> None:
+    policy = guarded.folder / "policy.yaml"
+    async with TaskStore.connect(guarded.address, tls=guarded.tls("late")) as store:
+        with pytest.raises(StoreError, match="does not know who calls"):
+            await store.create_task(new_task())
+        policy.write_text(f'{policy.read_text()}  - {{identity: {DOMAIN}/late, role: bridge, tenants: ["*"]}}\n')
+        await store.create_task(new_task())
+        policy.write_text("version: 1\ncallers: none\n")
+        await store.create_task(new_task())
+
+
+async def test_a_worker_works_over_its_certificate(guarded: Guarded) -> None:
+    worker = Worker(guarded.address, tls=guarded.tls("reports"), name="reports", lease_seconds=5)
+
+    @worker.workflow("report")
+    async def report(ctx: Context, args: dict[str, Any]) -> int:
+        total: int = await ctx.step("add", lambda: args["a"] + 1)
+        return total
+
+    async with TaskStore.connect(guarded.address, tls=guarded.tls("bridge")) as store, worker:
+        task = (await store.create_task(new_task())).task
+        async with asyncio.timeout(20):
+            request = tasks_pb2.WatchedTask(tenant_id=task.tenant_id, task_id=task.task_id, owner=OWNER)
+            async for answer in store.watch_task(request):
+                seen = answer
+    assert worker.worker_id.startswith("reports-")
+    assert seen
