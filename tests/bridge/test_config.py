@@ -64,6 +64,7 @@ def test_a_wrong_setting_is_named(variable: str, text: str) -> None:
         read_config({"TENURE_BRIDGE_ROUTES": "r", variable: text})
 
 
+@pytest.mark.must("H-04", "H-05")
 def test_development_mode_off_loopback_says_why_and_what_to_do() -> None:
     with pytest.raises(ConfigError, match=r"development mode.*bind to 127\.0\.0\.1"):
         read_config({"TENURE_BRIDGE_ROUTES": "r", "TENURE_BRIDGE_HOST": "0.0.0.0"})
@@ -79,6 +80,7 @@ OPEN = {
 }
 
 
+@pytest.mark.must("H-05")
 @pytest.mark.row("H28")
 def test_whoever_can_reach_the_bridge_is_asked_for_a_token_over_tls() -> None:
     assert read_config(OPEN).issuers == "i"

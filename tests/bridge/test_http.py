@@ -39,6 +39,7 @@ def post(headers: dict[str, str], body: bytes, *, length: int | None = None, tar
     return head.encode() + b"\r\n" + body
 
 
+@pytest.mark.must("H-39")
 @pytest.mark.parametrize("verb", ["GET", "DELETE", "HEAD", "PUT", "OPTIONS", "PATCH"])
 async def test_only_post_is_served(client: Client, verb: str) -> None:
     answer = await client.send(b"", {}, verb=verb)
@@ -61,6 +62,7 @@ NOWHERE = [
 NO_TENANTS = ["/t/other/mcp", "/t/DEV/mcp", "/t/%64ev/mcp", "/t/a%2Fb/mcp", "/t/dev/dev/mcp", f"/t/{'x' * 129}/mcp"]
 
 
+@pytest.mark.must("H-01", "H-42")
 @pytest.mark.parametrize("path", NOWHERE + NO_TENANTS)
 async def test_elsewhere_there_is_nothing(client: Client, path: str) -> None:
     answer = await client.send(
@@ -79,12 +81,14 @@ async def test_the_development_tenant_has_a_path_of_its_own(client: Client) -> N
         assert answer.startswith(b"HTTP/1.1 200")
 
 
+@pytest.mark.must("H-40", "H-41")
 async def test_sessions_and_replays_are_ignored_and_never_minted(client: Client) -> None:
     answer = await client.ask("server/discover", Mcp_Session_Id="x", Last_Event_ID="7")
     assert answer.status == 200
     assert not {"mcp-session-id", "set-cookie"} & {name.lower() for name in answer.headers}
 
 
+@pytest.mark.must("H-02", "H-03")
 @pytest.mark.parametrize(
     ("headers", "status"),
     [
@@ -119,6 +123,7 @@ async def test_two_hosts_two_origins_and_a_foreign_absolute_target_are_refused(c
     assert b" 200 " in await raw(client.port, post(headers, body, target="http://localhost/mcp"))
 
 
+@pytest.mark.must("H-02", "H-03")
 async def test_a_listed_origin_is_matched_exactly(routes: Any, fake: FakeTaskStore) -> None:
     config = Config(routes=str(routes), port=0, admin_port=0, drain_seconds=0, allowed_origins=("https://good.example",))
     running = Bridge(config, connect=lambda _: fake)
@@ -164,6 +169,7 @@ async def test_an_answer_that_cannot_be_taken_is_not_made(client: Client, accept
     assert answer.code == -32600
 
 
+@pytest.mark.must("H-09", "H-12")
 async def test_a_client_that_takes_only_events_gets_one(client: Client) -> None:
     answer = await client.ask("server/discover", Accept="text/event-stream")
     assert answer.headers["Content-Type"] == "text/event-stream"
@@ -263,6 +269,7 @@ BAD_JSON: list[tuple[bytes, int]] = [
 ]
 
 
+@pytest.mark.must("B-01", "B-06")
 @pytest.mark.parametrize(("body", "code"), BAD_JSON)
 async def test_what_cannot_be_read_is_refused_in_few_words(client: Client, body: bytes, code: int) -> None:
     answer = await client.send(body, headers_for("server/discover"))
@@ -272,6 +279,7 @@ async def test_what_cannot_be_read_is_refused_in_few_words(client: Client, body:
     assert (await client.ask("server/discover")).status == 200
 
 
+@pytest.mark.must("B-03", "B-05")
 async def test_a_falsy_id_is_an_id(client: Client) -> None:
     for request_id in (0, "", "0", -1, 2**53 + 1, 10**600):
         answer = await client.ask("server/discover", request_id=request_id)
@@ -279,6 +287,7 @@ async def test_a_falsy_id_is_an_id(client: Client) -> None:
         assert type(answer.json["id"]) is type(request_id)
 
 
+@pytest.mark.must("B-11", "H-07", "H-08", "T-23", "X-02")
 async def test_a_notification_is_accepted_and_dropped(client: Client, fake: FakeTaskStore) -> None:
     for method in ("notifications/cancelled", "tools/call", "no/such"):
         answer = await client.send({"jsonrpc": "2.0", "method": method, "params": {}}, headers_for("wrong"))
@@ -287,6 +296,7 @@ async def test_a_notification_is_accepted_and_dropped(client: Client, fake: Fake
     assert (await client.send({"jsonrpc": "2.0", "method": "x", "params": []}, headers_for("x"))).status == 400
 
 
+@pytest.mark.must("B-05", "H-20")
 @pytest.mark.parametrize(
     "method",
     ["tasks/result", "tasks/list", "ping", "logging/setLevel", "subscriptions/listen", "no/such", "tools/Call", "initialize"],
@@ -296,12 +306,14 @@ async def test_unknown_methods_are_not_found(client: Client, method: str) -> Non
     assert (answer.status, answer.code, answer.json["id"]) == (404, -32601, "a")
 
 
+@pytest.mark.must("H-21")
 async def test_a_request_that_names_no_version_anywhere_is_refused(client: Client) -> None:
     body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
     assert (await client.send(body, headers_for("tools/list", MCP_Protocol_Version=None))).code == -32020
     assert (await client.send(body, headers_for("tools/list"))).code == -32602
 
 
+@pytest.mark.must("B-28")
 @pytest.mark.parametrize(
     "bad_meta",
     [
@@ -322,6 +334,7 @@ async def test_missing_or_malformed_meta_is_refused(client: Client, bad_meta: An
     assert (answer.status, answer.code) == (400, -32602)
 
 
+@pytest.mark.must("H-18", "H-22", "H-35", "H-36", "H-38")
 @pytest.mark.parametrize(
     "headers",
     [
@@ -338,6 +351,7 @@ async def test_headers_that_differ_from_the_body_are_refused(client: Client, hea
     assert (answer.status, answer.code, answer.json["id"]) == (400, -32020, 1)
 
 
+@pytest.mark.must("H-35")
 async def test_header_names_have_no_case_and_values_may_be_padded(client: Client) -> None:
     headers = {name.lower(): f" {value} " for name, value in headers_for("server/discover").items()}
     assert (await client.send(DISCOVER, headers)).status == 200
@@ -349,6 +363,7 @@ async def test_a_doubled_header_is_refused(client: Client) -> None:
     assert b"-32020" in answer
 
 
+@pytest.mark.must("H-19", "V-01")
 async def test_another_version_is_refused_with_those_that_are_served(client: Client) -> None:
     params = {"_meta": {**meta(), PREFIX + "protocolVersion": "1900-01-01"}}
     body = {"jsonrpc": "2.0", "id": 1, "method": "no/such", "params": params}
@@ -434,6 +449,7 @@ async def test_store_trouble_is_told_safely_and_briefly(client: Client, fake: Fa
     assert b"10.0.0.7" not in answer.body
 
 
+@pytest.mark.must("T-32")
 @pytest.mark.parametrize("trouble", [RuntimeError("secret path /srv"), StoreError("secret field", reason="INVALID_INPUT")])
 async def test_a_fault_of_ours_is_answered_under_an_id_that_the_log_has(
     client: Client, fake: FakeTaskStore, trouble: Exception, capfd: pytest.CaptureFixture[str]

@@ -71,6 +71,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch, *, comment_seconds: float = 15.0) -
     monkeypatch.setattr("mcp_bridge.stream.KEEP_ALIVE_SECONDS", comment_seconds)
 
 
+@pytest.mark.must("B-12", "H-10", "H-12", "H-13", "P-04", "P-07", "X-02")
 async def test_each_report_is_relayed_in_order_and_then_the_result(held: Held, fake: FakeTaskStore) -> None:
     task_id = await held.call(**TOKEN)
     await fake.report(task_id, 0, 100, "begun")
@@ -92,6 +93,7 @@ async def test_each_report_is_relayed_in_order_and_then_the_result(held: Held, f
     assert await response.content.read() == b"\n"
 
 
+@pytest.mark.must("P-02")
 async def test_a_report_that_is_not_above_the_last_is_not_told(held: Held, fake: FakeTaskStore) -> None:
     task_id = await held.call(**TOKEN)
     await fake.report(task_id, 5)
@@ -105,6 +107,7 @@ async def test_a_report_that_is_not_above_the_last_is_not_told(held: Held, fake:
     assert (await held.event())["params"]["progress"] == 6
 
 
+@pytest.mark.must("H-09")
 @pytest.mark.parametrize("tool", ["held", "once"])
 async def test_an_outcome_before_the_first_report_is_json_with_its_status(held: Held, fake: FakeTaskStore, tool: str) -> None:
     task_id = await held.call(tool, **TOKEN)
@@ -123,6 +126,7 @@ async def test_a_client_that_does_not_name_streams_gets_json_and_no_progress(hel
         assert (await response.json())["result"]["content"] == []
 
 
+@pytest.mark.must("P-04", "P-05")
 async def test_nobody_who_did_not_ask_is_told_of_progress(held: Held, fake: FakeTaskStore) -> None:
     task_id = await held.call()
     await fake.report(task_id, 1)
@@ -140,6 +144,7 @@ async def test_a_call_that_is_answered_with_a_handle_has_no_progress(client: Cli
     assert (await calling).headers["Content-Type"] == "application/json"
 
 
+@pytest.mark.must("H-09")
 async def test_a_late_answer_is_a_stream_and_an_error_comes_inside(
     held: Held, fake: FakeTaskStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,6 +156,7 @@ async def test_a_late_answer_is_a_stream_and_an_error_comes_inside(
     assert (await held.event())["error"] == {"code": -32021, "message": "out of paper"}
 
 
+@pytest.mark.must("H-14")
 async def test_a_quiet_stream_is_kept_alive_by_comments(
     held: Held, fake: FakeTaskStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,6 +170,7 @@ async def test_a_quiet_stream_is_kept_alive_by_comments(
     assert (await held.event())["result"]["content"] == []
 
 
+@pytest.mark.must("C-03", "H-15", "H-17")
 async def test_a_client_that_leaves_its_stream_starts_the_grace(held: Held, fake: FakeTaskStore) -> None:
     task_id = await held.call(**TOKEN)
     await fake.report(task_id, 1)
@@ -175,12 +182,14 @@ async def test_a_client_that_leaves_its_stream_starts_the_grace(held: Held, fake
     assert not fake.cancelled
 
 
+@pytest.mark.must("H-11", "I-01", "R-01")
 async def test_questions_come_at_the_end_of_a_stream_too(held: Held, fake: FakeTaskStore) -> None:
     members: dict[str, Any] = {**TOKEN, "io.modelcontextprotocol/clientCapabilities": {"elicitation": {}}}
     task_id = await held.call(**members)
     await fake.report(task_id, 1)
     await held.event()
     await fake.ask(task_id, "k", b'{"message":"?"}')
-    result = (await held.event())["result"]
-    assert (result["resultType"], list(result["inputRequests"])) == ("input_required", ["k"])
+    asks = await held.event()
+    assert (asks["id"], "method" in asks) == (7, False), "a question is no request of the server"
+    assert (asks["result"]["resultType"], list(asks["result"]["inputRequests"])) == ("input_required", ["k"])
     assert fake.attached == [(task_id, 3_600_000)]

@@ -6,6 +6,8 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import mcp_bridge
 from mcp_bridge.access.issuers import issuers_schema, load_issuers
 from mcp_bridge.access.routes_file import load_routes, routes_schema
@@ -49,6 +51,11 @@ def test_every_key_of_a_route_is_told_with_its_default() -> None:
     assert set(told) == set(keys)
     for name, key in keys.items():
         assert "default" not in key or told[name] == str(key["default"]), name
+
+
+@pytest.mark.must("B-21")
+def test_the_dialect_of_schemas_is_told() -> None:
+    assert "`input_schema` | what it takes: JSON Schema 2020-12," in README
 
 
 def test_the_key_for_idempotent_calls_is_told() -> None:

@@ -92,6 +92,7 @@ async def test_a_held_call_is_answered_with_what_the_worker_handed_over(user: Cl
     assert (await user.call("refuse")).json["error"] == {"code": -32603, "message": "I will not"}
 
 
+@pytest.mark.must("B-16", "T-07", "T-08", "T-10", "T-13")
 @pytest.mark.usefixtures("worker")
 async def test_a_task_is_created_found_at_once_and_read_to_its_end(user: Client, store: Stubs) -> None:
     created = (await user.call("echo", {"a": 1}, tasks=True)).result
@@ -105,6 +106,7 @@ async def test_a_task_is_created_found_at_once_and_read_to_its_end(user: Client,
     assert (await user.task("get", created["taskId"])).result["status"] == "completed"
 
 
+@pytest.mark.must("T-15")
 @pytest.mark.usefixtures("worker")
 async def test_a_failed_task_is_shown_with_its_error(user: Client, store: Stubs) -> None:
     task_id = (await user.call("refuse", tasks=True)).result["taskId"]
@@ -156,6 +158,7 @@ async def test_fast_reports_reach_the_caller_once_and_in_order_and_before_the_re
     assert result["result"]["content"] == []
 
 
+@pytest.mark.must("C-03", "H-16")
 async def test_an_abandoned_call_ends_after_its_grace_and_not_before(user: Client, store: Stubs, clock: Clock) -> None:
     calling = asyncio.create_task(user.call("nobody"))
     task_id = await only_task(store)

@@ -133,6 +133,7 @@ async def state_of(store: Stubs, task_id: str) -> types_pb2.TaskState.ValueType:
     return (await store.tasks.GetTask(tasks_pb2.GetTaskRequest(tenant_id="dev", task_id=task_id))).task.state
 
 
+@pytest.mark.must("T-11", "T-12", "T-19", "T-21", "T-22")
 async def test_a_task_that_asks_shows_each_open_question_as_it_was_asked(user: Client, store: Stubs) -> None:
     task_id = (await user.call("held", capabilities=ANSWERING_TASKS)).result["taskId"]
     await ask(store, "a", "b")
@@ -174,6 +175,7 @@ async def test_each_report_is_told_in_one_round_only(user: Client, store: Stubs,
     assert ended["result"]["content"] == []
 
 
+@pytest.mark.must("R-13", "R-14", "T-34")
 async def test_one_bad_answer_names_its_place_and_nothing_is_stored(user: Client, store: Stubs) -> None:
     task_id = (await user.call("held", capabilities=ANSWERING_TASKS)).result["taskId"]
     await ask(store, "a", "b")
@@ -185,6 +187,7 @@ async def test_one_bad_answer_names_its_place_and_nothing_is_stored(user: Client
     assert list(result["inputRequests"]) == ["a", "b"]
 
 
+@pytest.mark.must("B-29", "R-11")
 async def test_a_request_that_does_not_declare_what_a_task_asks_is_not_shown_it(user: Client, store: Stubs) -> None:
     task_id = (await user.call("held", capabilities=ANSWERING_TASKS)).result["taskId"]
     assert (await user.task("get", task_id)).result["status"] == "working"
@@ -201,6 +204,7 @@ async def test_a_task_that_asks_within_the_inline_wait_is_answered_with_its_hand
     assert (result["resultType"], result["status"], "inputRequests" in result) == ("task", "input_required", False)
 
 
+@pytest.mark.must("R-01", "R-09", "R-10")
 async def test_a_held_call_that_asks_goes_on_with_the_same_task(user: Client, store: Stubs) -> None:
     first = await asked(user, store, "confirm")
     assert (first["resultType"], first["inputRequests"]["confirm"]["params"]["message"]) == ("input_required", "Go?")
@@ -218,6 +222,7 @@ async def test_a_held_call_that_asks_goes_on_with_the_same_task(user: Client, st
     assert replayed["content"] == result["content"]
 
 
+@pytest.mark.must("R-13", "R-15", "R-16")
 async def test_a_round_with_other_answers_or_none_asks_again(user: Client, store: Stubs) -> None:
     state = (await asked(user, store, "confirm"))["requestState"]
     for responses in ({}, {"other": YES}):
@@ -228,6 +233,7 @@ async def test_a_round_with_other_answers_or_none_asks_again(user: Client, store
     assert "inputResponses.confirm.action" in refused.json["error"]["message"]
 
 
+@pytest.mark.must("R-05", "R-08")
 async def test_a_state_is_good_for_its_call_alone(
     user: Client, store: Stubs, session: aiohttp.ClientSession, config: Config
 ) -> None:
@@ -255,6 +261,7 @@ async def test_a_state_is_good_for_its_call_alone(
     assert await count(store) == 1
 
 
+@pytest.mark.must("R-07", "R-12")
 async def test_a_state_ends_and_its_task_with_it(user: Client, store: Stubs, clock: Clock) -> None:
     calling = asyncio.create_task(call(user))
     task_id = await ask(store, "confirm")
@@ -278,6 +285,7 @@ async def test_a_state_ends_no_later_than_its_question(user: Client, store: Stub
     assert (await call(user, state=state, responses={"confirm": YES})).code == -32602
 
 
+@pytest.mark.must("R-11")
 async def test_a_client_is_asked_only_what_it_declared(user: Client, store: Stubs) -> None:
     calling = asyncio.create_task(call(user, capabilities={"sampling": {}}))
     await ask(store, "confirm")
@@ -285,6 +293,7 @@ async def test_a_client_is_asked_only_what_it_declared(user: Client, store: Stub
     assert (answer.status, answer.code) == (400, -32021)
 
 
+@pytest.mark.must("C-05", "K-06", "R-10")
 async def test_work_that_takes_too_long_is_called_again_a_few_times_and_then_ended(user: Client, store: Stubs) -> None:
     first = (await call(user, "hasty")).result
     assert set(first) == {"resultType", "_meta", "requestState"}
@@ -311,6 +320,7 @@ async def test_a_bridge_that_stops_hands_its_calls_to_the_next(
     await following.stop()
 
 
+@pytest.mark.must("R-15")
 async def test_an_answer_that_comes_before_its_question_is_used_and_one_that_fits_nothing_is_not(
     user: Client, store: Stubs
 ) -> None:
@@ -324,6 +334,7 @@ async def test_an_answer_that_comes_before_its_question_is_used_and_one_that_fit
     assert refused.code == -32602
 
 
+@pytest.mark.must("R-01", "R-09", "R-15", "R-16", "T-09")
 async def test_what_is_asked_first_makes_no_task_until_all_of_it_is_answered(user: Client, store: Stubs) -> None:
     undeclared = await call(user, "greeting")
     assert undeclared.json["error"]["data"] == {"requiredCapabilities": {"roots": {}}}

@@ -74,6 +74,7 @@ def test_questions_before_the_work_are_kept_in_order(tmp_path: Path) -> None:
     assert (route.answer_within_ms, route.max_detaches) == (300_000, 0)
 
 
+@pytest.mark.must("R-04")
 @pytest.mark.parametrize(
     ("question", "place"),
     [
@@ -103,6 +104,7 @@ def test_a_question_before_the_work_must_be_one(tmp_path: Path, question: Any, p
     assert any(f"tools[0].{place}" in line for line in told), told
 
 
+@pytest.mark.must("R-03")
 def test_keys_of_questions_before_the_work_are_different(tmp_path: Path) -> None:
     question = {"key": "a", "method": "roots/list"}
     assert faults(tmp_path, tool(preflight=[question, question])) == ["5: tools[0].preflight[1].key: the key a is there twice"]
@@ -133,6 +135,7 @@ def test_yaml_is_read_as_json_would_be(tmp_path: Path) -> None:
     assert shown["inputSchema"]["enum"] == ["on", "2026-11-29", 1, 0.5, True, None, "1"]
 
 
+@pytest.mark.must("B-20", "B-22", "B-23", "B-24", "B-26", "L-06", "L-07")
 @pytest.mark.parametrize(
     ("changes", "fault"),
     [
@@ -178,6 +181,7 @@ def test_a_fault_is_told_with_its_line_and_reason(tmp_path: Path, changes: dict[
     assert any(line.startswith(f"5: tools[0].{fault}") for line in found), found
 
 
+@pytest.mark.must("H-23", "H-24", "H-25", "H-26")
 @pytest.mark.parametrize(
     ("properties", "fault"),
     [
@@ -198,6 +202,7 @@ def test_a_header_that_no_client_would_send_is_refused(tmp_path: Path, propertie
     assert fault in found[0]
 
 
+@pytest.mark.must("L-08")
 def test_all_faults_are_told_at_once_in_the_order_of_their_lines(tmp_path: Path) -> None:
     text = (
         HEAD

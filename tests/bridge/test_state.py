@@ -31,6 +31,7 @@ def test_the_first_key_seals_and_all_of_them_open() -> None:
         StateKeys([OLD]).open(StateKeys([NEW, OLD]).seal(STATE, bound_to=BOUND), bound_to=BOUND)
 
 
+@pytest.mark.must("R-06", "R-08")
 @pytest.mark.parametrize("bound_to", [(b"tenant", b"other"), (b"tenantsubject",), (b"tenants", b"ubject"), ()])
 def test_a_state_does_not_open_for_another_call(bound_to: tuple[bytes, ...]) -> None:
     with pytest.raises(Failure) as refused:
@@ -38,6 +39,7 @@ def test_a_state_does_not_open_for_another_call(bound_to: tuple[bytes, ...]) -> 
     assert refused.value.code == -32602
 
 
+@pytest.mark.must("R-05")
 def test_every_changed_bit_is_noticed() -> None:
     keys = StateKeys([OLD])
     sealed = base64.urlsafe_b64decode(keys.seal(STATE, bound_to=BOUND) + "==")
@@ -48,6 +50,7 @@ def test_every_changed_bit_is_noticed() -> None:
             keys.open(base64.urlsafe_b64encode(changed).decode(), bound_to=BOUND)
 
 
+@pytest.mark.must("R-05")
 @pytest.mark.parametrize("text", ["", "A", "AAAA", "=", "not base64!", "A" * 300_000, "\u00e9"])
 def test_what_is_no_state_is_refused(text: str) -> None:
     with pytest.raises(Failure):

@@ -48,6 +48,7 @@ def test_a_lost_colon_is_not_made_up_by_an_escaped_one() -> None:
         parse(b'{"a":1,"a":"\\u003a"}')
 
 
+@pytest.mark.must("X-01")
 @pytest.mark.parametrize(
     "body",
     [

@@ -22,6 +22,7 @@ async def create(client: Client) -> str:
     return task_id
 
 
+@pytest.mark.must("T-10", "T-13", "T-16", "T-37")
 async def test_a_task_is_read_as_it_stands_at_that_moment(client: Client, fake: FakeTaskStore) -> None:
     task_id = await create(client)
     result = (await client.task("get", task_id)).result
@@ -35,6 +36,7 @@ async def test_a_task_is_read_as_it_stands_at_that_moment(client: Client, fake: 
     assert result["ttlMs"] == 60_000 + 7_200_000
 
 
+@pytest.mark.must("T-13", "T-38")
 async def test_a_result_comes_back_byte_for_byte(client: Client, fake: FakeTaskStore) -> None:
     task_id = await create(client)
     handed_over = b'{"content":[],"structuredContent":{"z":12345678901234567890123,"a":"\\u0000\\/","a2":1.0}}'
@@ -42,6 +44,7 @@ async def test_a_result_comes_back_byte_for_byte(client: Client, fake: FakeTaskS
     assert b'"result":{"resultType":"complete",' + handed_over[1:] + b"}" in (await client.task("get", task_id)).body
 
 
+@pytest.mark.must("T-15", "T-36")
 async def test_a_failed_task_has_its_error_inside(client: Client, fake: FakeTaskStore) -> None:
     task_id = await create(client)
     await fake.fail(task_id, -32603, "out of paper")
@@ -50,6 +53,7 @@ async def test_a_failed_task_has_its_error_inside(client: Client, fake: FakeTask
     assert "result" not in result
 
 
+@pytest.mark.must("B-13", "B-29", "B-30", "T-33")
 @pytest.mark.parametrize("action", ACTIONS)
 async def test_a_client_that_did_not_declare_tasks_is_told_before_anything_is_looked_up(
     client: Client, fake: FakeTaskStore, action: str
@@ -62,6 +66,7 @@ async def test_a_client_that_did_not_declare_tasks_is_told_before_anything_is_lo
     assert not fake.read
 
 
+@pytest.mark.must("T-20", "T-25", "T-30", "T-31", "T-40")
 @pytest.mark.parametrize("action", ACTIONS)
 async def test_ids_that_are_not_the_callers_are_all_alike(client: Client, fake: FakeTaskStore, action: str) -> None:
     foreign_owner, foreign_tenant, expired = [await create(client) for _ in range(3)]
@@ -84,6 +89,7 @@ async def test_ids_that_are_not_the_callers_are_all_alike(client: Client, fake: 
     assert not fake.cancelled
 
 
+@pytest.mark.must("T-30", "T-31")
 @pytest.mark.parametrize("action", ACTIONS)
 @pytest.mark.parametrize("task_id", [None, 5, {}, []])
 async def test_an_id_is_a_string(client: Client, action: str, task_id: Any) -> None:
@@ -94,6 +100,7 @@ async def test_an_id_is_a_string(client: Client, action: str, task_id: Any) -> N
     assert answer.json["error"]["message"] != "Task not found"
 
 
+@pytest.mark.must("H-36")
 @pytest.mark.parametrize("action", ACTIONS)
 async def test_a_name_that_differs_is_refused_and_a_missing_one_tolerated(client: Client, action: str) -> None:
     task_id = await create(client)
@@ -102,6 +109,7 @@ async def test_a_name_that_differs_is_refused_and_a_missing_one_tolerated(client
     assert (await client.task(action, task_id, name=None)).status == 200
 
 
+@pytest.mark.must("H-22")
 async def test_a_strict_bridge_insists_on_the_name(client: Client, routes: Path, fake: FakeTaskStore) -> None:
     task_id = await create(client)
     strict = Bridge(
@@ -117,6 +125,7 @@ async def test_a_strict_bridge_insists_on_the_name(client: Client, routes: Path,
         await strict.stop()
 
 
+@pytest.mark.must("T-14", "T-24", "T-26")
 async def test_a_cancel_is_acknowledged_with_nothing_in_it(client: Client, fake: FakeTaskStore) -> None:
     task_id = await create(client)
     assert set((await client.task("cancel", task_id)).result) == EMPTY
@@ -124,6 +133,7 @@ async def test_a_cancel_is_acknowledged_with_nothing_in_it(client: Client, fake:
     assert (await client.task("get", task_id)).result["status"] == "cancelled"
 
 
+@pytest.mark.must("C-06", "T-24")
 async def test_a_cancel_of_a_task_that_ended_is_acknowledged_and_changes_nothing(client: Client, fake: FakeTaskStore) -> None:
     task_id = await create(client)
     await fake.complete(task_id, b'{"content":[]}')
@@ -132,6 +142,7 @@ async def test_a_cancel_of_a_task_that_ended_is_acknowledged_and_changes_nothing
     assert (await client.task("get", task_id)).result["status"] == "completed"
 
 
+@pytest.mark.must("T-19", "T-21", "T-22")
 async def test_answers_to_no_question_are_acknowledged_and_change_nothing(client: Client, fake: FakeTaskStore) -> None:
     task_id = await create(client)
     before = (await client.task("get", task_id)).body

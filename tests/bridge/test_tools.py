@@ -30,6 +30,7 @@ async def hold(client: Client, fake: FakeTaskStore, tool: str, **others: Any) ->
     return calling, list(fake.tasks)[-1]
 
 
+@pytest.mark.must("K-01", "K-02", "K-04", "L-02", "L-04")
 async def test_tools_are_listed_in_the_order_of_the_file_with_their_cache_hints(client: Client) -> None:
     result = (await client.ask("tools/list")).result
     assert [tool["name"] for tool in result["tools"]][:3] == ["held", "either", "task"]
@@ -38,6 +39,7 @@ async def test_tools_are_listed_in_the_order_of_the_file_with_their_cache_hints(
     assert "nextCursor" not in result
 
 
+@pytest.mark.must("D-01", "D-02", "K-01", "K-02", "L-01", "V-02")
 async def test_discovery_says_what_is_served_and_nothing_else(client: Client) -> None:
     result = (await client.ask("server/discover")).result
     assert result["supportedVersions"] == ["2026-07-28"]
@@ -59,18 +61,21 @@ async def many(tmp_path: Path, fake: FakeTaskStore) -> AsyncIterator[Client]:
     await running.stop()
 
 
+@pytest.mark.must("G-01", "K-03")
 async def test_a_long_list_is_told_in_pages_of_two_hundred(many: Client) -> None:
-    names, cursor, sizes = [], None, []
+    names, cursor, sizes, scopes = [], None, [], set()
     while True:
         result = (await many.ask("tools/list", {} if cursor is None else {"cursor": cursor})).result
         names += [tool["name"] for tool in result["tools"]]
         sizes.append(len(result["tools"]))
+        scopes.add(result["cacheScope"])
         if (cursor := result.get("nextCursor")) is None:
             break
-    assert sizes == [200, 200, 1]
+    assert (sizes, scopes) == ([200, 200, 1], {"private"})
     assert names == [f"t{n}" for n in range(401)]
 
 
+@pytest.mark.must("G-02", "G-03")
 @pytest.mark.parametrize("cursor", ["", "x", "dG9vbHM6MA==", "dG9vbHM6MTAw", "dG9vbHM6ODAw", 200, "\u00e9", "dG9vbHM6MjAw!"])
 async def test_a_cursor_that_was_never_given_is_refused(many: Client, cursor: Any) -> None:
     answer = await many.ask("tools/list", {"cursor": cursor})
@@ -78,6 +83,7 @@ async def test_a_cursor_that_was_never_given_is_refused(many: Client, cursor: An
     assert base64.urlsafe_b64decode("dG9vbHM6MjAw") == b"tools:200"
 
 
+@pytest.mark.must("B-30", "T-01", "T-02", "T-04", "T-05", "V-04")
 @pytest.mark.parametrize(
     ("tool", "declares", "comes_as"),
     [
@@ -109,6 +115,7 @@ async def test_route_and_client_together_decide_how_a_tool_runs(
         assert answer.result["resultType"] == "task"
 
 
+@pytest.mark.must("T-04", "T-07")
 async def test_a_created_task_is_flat_and_committed_before_it_is_told(client: Client, fake: FakeTaskStore) -> None:
     result = (await client.call("task", {"a": 1}, tasks=True)).result
     assert set(result) == {"resultType", "_meta", "taskId", "status", "createdAt", "lastUpdatedAt", "ttlMs", "pollIntervalMs"}
@@ -160,6 +167,7 @@ async def test_a_call_without_arguments_has_none(client: Client, fake: FakeTaskS
     assert fake.created[0].input.data == b"{}"
 
 
+@pytest.mark.must("B-06", "R-14")
 @pytest.mark.parametrize(
     "changes",
     [
@@ -179,6 +187,7 @@ async def test_parameters_of_another_shape_are_refused(client: Client, fake: Fak
     assert not fake.created
 
 
+@pytest.mark.must("P-01")
 @pytest.mark.parametrize("token", [None, 1.5, True, {}])
 async def test_a_progress_token_is_a_string_or_an_integer(client: Client, token: Any) -> None:
     assert (await client.call("task", tasks=True, meta_members={"progressToken": token})).code == -32602
@@ -190,6 +199,7 @@ async def test_early_answers_and_the_legacy_task_parameter_are_ignored(client: C
     assert (await client.ask("tools/call", params, name="task", capabilities=TASKS)).result["resultType"] == "task"
 
 
+@pytest.mark.must("L-13")
 @pytest.mark.parametrize("tool", ["nothing", "Task", "", "x" * 5000, "ta\u0000sk"])
 async def test_an_unknown_tool_is_refused(client: Client, tool: str) -> None:
     name = f"=?base64?{base64.b64encode(tool.encode()).decode()}?="
@@ -197,6 +207,7 @@ async def test_an_unknown_tool_is_refused(client: Client, tool: str) -> None:
     assert (answer.status, answer.code, answer.json["error"]["message"]) == (400, -32602, "Invalid params: unknown tool")
 
 
+@pytest.mark.must("H-22", "H-28", "H-36")
 @pytest.mark.parametrize(
     ("name", "status"), [(None, 400), ("TASK", 400), ("=?base64?dGFzaw==?=", 200), ("=?base64?dGFza?=", 400)]
 )
@@ -206,6 +217,7 @@ async def test_the_name_in_the_header_is_that_of_the_tool(client: Client, name: 
     assert status == 200 or answer.code == -32020
 
 
+@pytest.mark.must("L-13", "L-14")
 @pytest.mark.parametrize(
     ("arguments", "path"),
     [
@@ -237,6 +249,7 @@ async def test_a_fault_in_large_arguments_is_told_in_few_words(client: Client) -
     assert len(answer.body) < 1000
 
 
+@pytest.mark.must("B-26")
 async def test_a_regular_expression_takes_linear_time(client: Client) -> None:
     async with asyncio.timeout(5):
         assert (await client.call("strict", {"code": "a" * 500_000 + "b"}, tasks=True)).result["isError"] is True
@@ -249,6 +262,7 @@ async def test_arguments_of_a_mebibyte_are_taken_and_larger_ones_told(client: Cl
     assert len(fake.created) == 1
 
 
+@pytest.mark.must("B-30")
 async def test_a_route_names_what_it_requires_of_a_client(client: Client, fake: FakeTaskStore) -> None:
     answer = await client.call("sampler")
     assert (answer.status, answer.code) == (400, -32021)
@@ -278,6 +292,7 @@ async def test_a_held_call_that_was_cancelled_says_so(client: Client, fake: Fake
     assert (await calling).result["content"] == [{"type": "text", "text": "cancelled"}]
 
 
+@pytest.mark.must("C-05")
 async def test_a_call_that_takes_too_long_ends_with_its_work(client: Client, fake: FakeTaskStore) -> None:
     result = (await client.call("hasty")).result
     assert result["isError"] is True
@@ -291,6 +306,7 @@ async def test_a_call_that_takes_too_long_leaves_work_that_may_go_on(client: Cli
     assert fake.created[0].abandon_after_ms == 0
 
 
+@pytest.mark.must("C-06")
 async def test_work_that_ended_as_its_call_ran_out_is_answered_with(
     client: Client, fake: FakeTaskStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -304,6 +320,7 @@ async def test_work_that_ended_as_its_call_ran_out_is_answered_with(
     assert (await client.call("hasty")).result["content"][0]["text"] == "done"
 
 
+@pytest.mark.must("C-03")
 @pytest.mark.parametrize("answer_was_lost", [False, True])
 async def test_a_client_that_leaves_starts_the_grace_and_cancels_nothing(
     client: Client, fake: FakeTaskStore, monkeypatch: pytest.MonkeyPatch, answer_was_lost: bool
@@ -451,6 +468,7 @@ async def test_no_handle_is_given_out_that_the_store_might_abandon(
     assert (await client.call("at_once", tasks=True)).code == 50300
 
 
+@pytest.mark.must("L-16")
 async def test_too_many_tasks_are_refused_with_the_time_to_wait(client: Client, fake: FakeTaskStore) -> None:
     fake.trouble = StoreError("m", reason="OUTSTANDING_LIMIT", retry_after_ms=1000)
     answer = await client.call("task", tasks=True)

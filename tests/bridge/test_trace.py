@@ -44,6 +44,7 @@ def test_a_well_formed_parent(parent: str) -> None:
     assert read(traceparent=parent).parent == parent
 
 
+@pytest.mark.must("B-34")
 @pytest.mark.parametrize(
     "parent",
     [
@@ -61,6 +62,7 @@ def test_a_well_formed_state(state: str) -> None:
     assert read(traceparent=PARENT, tracestate=state).state == state
 
 
+@pytest.mark.must("B-34")
 @pytest.mark.parametrize(
     "state",
     [
@@ -77,6 +79,7 @@ def test_well_formed_baggage(baggage: str) -> None:
     assert read(baggage=baggage).baggage == baggage
 
 
+@pytest.mark.must("B-34")
 @pytest.mark.parametrize(
     "baggage",
     [

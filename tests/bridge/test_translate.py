@@ -88,6 +88,7 @@ def test_a_worker_that_reports_progress_is_looked_at_often_again_and_its_message
     assert members["statusMessage"] == "halfway"
 
 
+@pytest.mark.must("T-10", "T-14")
 @pytest.mark.parametrize(
     ("state", "status"),
     [
@@ -103,6 +104,7 @@ def test_every_state_has_its_status(state: types_pb2.TaskState.ValueType, status
     assert shown(task_members(task_at(state=state), ()))["status"] == status
 
 
+@pytest.mark.must("T-38")
 def test_a_result_is_shown_byte_for_byte_and_a_created_task_never_has_one() -> None:
     task = task_at(state=types_pb2.TASK_STATE_COMPLETED)
     task.result.data = b'{"content":[],"big":123456789012345678901234567890,"nul":"\\u0000"}'
@@ -110,6 +112,7 @@ def test_a_result_is_shown_byte_for_byte_and_a_created_task_never_has_one() -> N
     assert "result" not in shown(task_members(task, ()))
 
 
+@pytest.mark.must("T-35", "T-36")
 def test_a_failed_task_has_an_error_and_a_message_but_no_result() -> None:
     task = task_at(state=types_pb2.TASK_STATE_FAILED)
     task.error.code, task.error.message = -32603, "out of paper"

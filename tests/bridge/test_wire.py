@@ -30,6 +30,7 @@ def envelope(**members: Any) -> bytes:
     return json.dumps({"jsonrpc": "2.0", "method": "x", **members}).encode()
 
 
+@pytest.mark.must("B-02")
 @pytest.mark.parametrize("value", [None, 1.5, 1.0, True, False, {}, {"a": 1}, [], "x" * 257, "é" * 129])
 def test_an_id_that_is_none_is_refused_and_not_echoed(value: Any) -> None:
     failure = refusal_of(envelope(id=value))
@@ -38,6 +39,7 @@ def test_an_id_that_is_none_is_refused_and_not_echoed(value: Any) -> None:
     assert b'"id"' not in failure.body(failure.request_id)
 
 
+@pytest.mark.must("B-02", "B-05")
 @pytest.mark.parametrize("value", [0, -1, 2**53 + 1, 10**600, "", "0", "x" * 256, "\u0000é"])
 def test_ids_come_back_as_they_were_sent(value: Any) -> None:
     message = read_message(envelope(id=value))
@@ -47,6 +49,7 @@ def test_ids_come_back_as_they_were_sent(value: Any) -> None:
     assert type(echoed) is type(value)
 
 
+@pytest.mark.must("H-06")
 @pytest.mark.parametrize("body", [b"[]", b" \n[1]", b"[" + envelope(id=1) + b"]", b"[" + b"," * 10])
 def test_a_batch_is_refused_once(body: bytes) -> None:
     assert refusal_of(body).code == -32600
@@ -59,6 +62,7 @@ def test_a_batch_takes_no_time_for_its_length() -> None:
     assert time.perf_counter() - started < 0.005
 
 
+@pytest.mark.must("B-01", "H-06")
 @pytest.mark.parametrize(
     "body",
     [
@@ -87,6 +91,7 @@ def test_a_message_without_id_is_a_notification() -> None:
     assert isinstance(read_message(envelope()), Notification)
 
 
+@pytest.mark.must("B-05")
 def test_the_id_is_told_where_it_could_be_read_from_a_body_that_is_too_deep() -> None:
     assert refusal_of(envelope(id="a", params={"a": json.loads("[" * 65 + "]" * 65)})).request_id == "a"
     assert refusal_of(b'{"id":1,"id":1}').request_id is None
@@ -153,6 +158,7 @@ def wrapped(text: str) -> str:
     return f"=?base64?{base64.b64encode(text.encode()).decode()}?="
 
 
+@pytest.mark.must("H-28")
 @given(st.text(max_size=40))
 def test_a_name_in_base64_is_compared_decoded(name: str) -> None:
     assert check_name(Headers([("mcp-name", wrapped(name))]), name, may_miss=False)
@@ -161,6 +167,7 @@ def test_a_name_in_base64_is_compared_decoded(name: str) -> None:
     assert caught.value.code == -32020
 
 
+@pytest.mark.must("H-28", "H-29", "H-30")
 @pytest.mark.parametrize(
     ("sent", "expected", "is_equal"),
     [
@@ -195,6 +202,7 @@ def test_a_mirrored_value_is_plain_or_well_formed_base64(sent: str, expected: st
 MIRRORED = {"Region": ("region",), "Most": ("limits", "most"), "Dry": ("dry",)}
 
 
+@pytest.mark.must("H-31", "H-32", "H-33", "H-37")
 @pytest.mark.parametrize(
     ("fields", "arguments", "is_right"),
     [
@@ -285,6 +293,7 @@ def test_a_nested_meta_is_left_alone() -> None:
     assert json.loads(RESULTS.write_tool_result(handed_over))["content"][0]["_meta"] == {"resultType": 1}
 
 
+@pytest.mark.must("L-11")
 @pytest.mark.parametrize("data", [b"5", b"null", b'"a\\nb"', b"[1]", b'{"answer":42}', b'{"content":"text"}', b" {} "])
 def test_any_other_json_becomes_text_and_structured_content(data: bytes) -> None:
     value = json.loads(as_tool_result(data))
@@ -309,6 +318,7 @@ def test_request_ids_differ_unless_principal_and_key_are_the_same(first: list[st
     assert (request_id(*first) == request_id(*second)) == (first == second)
 
 
+@pytest.mark.must("B-07", "B-08", "B-09", "B-10")
 def test_no_code_of_ours_lies_in_the_reserved_range() -> None:
-    reserved = {code for code in STATUSES if -32099 <= code <= -32020}
-    assert reserved == {-32020, -32021, -32022}
+    reserved = {code for code in STATUSES if -32768 <= code <= -32000}
+    assert reserved == {-32700, -32600, -32601, -32602, -32603, -32020, -32021, -32022}

@@ -53,6 +53,7 @@ async def test_a_sync_function_runs_in_a_thread_with_blocking_steps(fake: FakeSt
     assert (task.progress[0].value, task.progress[0].total, task.progress[0].message) == (1, 2, "half\ufffdway")
 
 
+@pytest.mark.must("T-06", "T-37")
 async def test_a_tool_error_completes_with_is_error(fake: FakeStore) -> None:
     async def report(ctx: Context, args: dict[str, Any]) -> None:
         raise ToolError("no such city")
@@ -62,6 +63,7 @@ async def test_a_tool_error_completes_with_is_error(fake: FakeStore) -> None:
     assert counted == {"tool_error": 1}
 
 
+@pytest.mark.must("T-36")
 async def test_a_protocol_error_fails_the_task_with_its_code_and_data(fake: FakeStore) -> None:
     async def report(ctx: Context, args: dict[str, Any]) -> None:
         raise ProtocolError(-32602, "bad city", {"city": "\0"})
@@ -73,6 +75,7 @@ async def test_a_protocol_error_fails_the_task_with_its_code_and_data(fake: Fake
     assert (counted, task.attempts) == ({"failed": 1}, 1)
 
 
+@pytest.mark.must("L-17", "T-06")
 async def test_an_exception_is_tried_again_then_ends_as_a_sanitized_tool_error(fake: FakeStore) -> None:
     async def report(ctx: Context, args: dict[str, Any]) -> None:
         raise KeyError("secret: hunter2")
@@ -134,6 +137,7 @@ async def test_a_result_that_the_store_refuses_fails_the_task(fake: FakeStore) -
     assert counted == {"failed": 1}
 
 
+@pytest.mark.must("L-12")
 async def test_structured_content_that_breaks_the_output_schema_fails_the_task_and_names_the_path(fake: FakeStore) -> None:
     async def report(ctx: Context, args: dict[str, Any]) -> Any:
         return {"rows": [{"n": 1}, {"n": "secret"}]}

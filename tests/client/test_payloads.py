@@ -87,6 +87,7 @@ def text(value: str) -> dict[str, Any]:
     return {"type": "text", "text": value}
 
 
+@pytest.mark.must("L-11", "L-17")
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
@@ -135,6 +136,7 @@ def test_each_kind_of_content_passes_through(block: dict[str, Any]) -> None:
     assert "structuredContent" in result({"content": [block]}), "half a block is no tool result"
 
 
+@pytest.mark.must("L-12")
 def test_an_output_schema_is_kept_to_by_every_kind_of_value() -> None:
     schema = b'{"type": "object", "properties": {"result": {"type": "string"}}, "required": ["result"]}'
     assert result("x", output_schema=schema)["structuredContent"] == {"result": "x"}

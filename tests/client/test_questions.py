@@ -115,6 +115,7 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], Any]] = {
 }
 
 
+@pytest.mark.must("R-04")
 @pytest.mark.parametrize("function", [ask_each, ask_each_in_a_thread])
 @pytest.mark.parametrize("kind", CASES)
 async def test_each_kind_is_asked_as_mcp_says_and_its_answer_is_a_value(function: Callable[..., Any], kind: str) -> None:
@@ -172,6 +173,7 @@ MISSING: list[tuple[Question[Any], dict[str, Any] | None, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.must("B-29", "R-11")
 @pytest.mark.parametrize(("question", "declared", "missing"), MISSING)
 async def test_a_kind_that_the_client_did_not_declare_fails_the_task_and_is_named(
     question: Question[Any], declared: dict[str, Any] | None, missing: dict[str, Any]
@@ -248,6 +250,7 @@ async def test_one_question_past_its_time_raises(kind: str) -> None:
     assert t.result["content"] == [{"type": "text", "text": "name"}]
 
 
+@pytest.mark.must("T-17", "T-18")
 async def test_a_question_asked_again_has_a_key_of_its_own() -> None:
     async def report(ctx: Context, args: dict[str, Any]) -> Any:
         await ctx.ask_all({"name": Form("Name?", FORM)})

@@ -47,6 +47,7 @@ def is_unknown(answer: Answer) -> bool:
     return answer.status == 400 and answer.json == body and "WWW-Authenticate" not in answer.headers
 
 
+@pytest.mark.must("K-05", "L-02", "L-15")
 @pytest.mark.row("H23", "H24", "A12")
 @pytest.mark.parametrize(
     ("claims", "tools"),
@@ -79,6 +80,7 @@ async def test_the_list_shows_what_may_be_called_and_what_scopes_may_be_asked_fo
         assert (status in (200, 403)) == (tool in tools), tool
 
 
+@pytest.mark.must("K-05", "L-15")
 @pytest.mark.row("H24")
 async def test_a_tool_that_is_not_granted_is_unknown_byte_for_byte(users: Users, fake: FakeTaskStore) -> None:
     unknown = await users.user(scope="").call("no_such", tasks=True)
@@ -117,6 +119,7 @@ def test_scopes_are_all_needed_and_groups_and_principals_are_alternatives() -> N
     assert judged("ben", "s t") is judged("ann", "s t", issuer="j") is Verdict.DENIED
 
 
+@pytest.mark.must("T-40")
 @pytest.mark.row("T4", "A17", "T6")
 @pytest.mark.parametrize("action", ACTIONS)
 async def test_a_task_of_another_user_or_tenant_is_unknown(users: Users, fake: FakeTaskStore, action: str) -> None:
@@ -136,6 +139,7 @@ async def test_a_task_of_another_user_or_tenant_is_unknown(users: Users, fake: F
     assert (await users.user("ann", path="/t/acme/mcp", scope=scopes).task(action, task_id)).status == 200
 
 
+@pytest.mark.must("B-13", "T-40")
 @pytest.mark.row("T4", "A13")
 async def test_what_an_owner_may_do_with_a_task_is_asked_each_time(users: Users, fake: FakeTaskStore) -> None:
     task_id = await create(users.user(scope="reports:write"), "report")

@@ -73,6 +73,7 @@ async def test_each_place_is_described_at_one_path(users: Users, path: str) -> N
     assert (await metadata(users, path)).status == 404
 
 
+@pytest.mark.must("B-17")
 @pytest.mark.row("A2", "A4", "A10")
 @pytest.mark.parametrize(
     ("path", "well_known"), [("/mcp", "/mcp"), ("/t/acme/mcp", "/t/acme/mcp"), ("/t/nobody/mcp", "/t/nobody/mcp")]
@@ -118,6 +119,7 @@ async def test_tenants_that_are_not_there_cannot_be_told_from_others(users: User
     assert b"40300" in answers[0][2]
 
 
+@pytest.mark.must("K-04", "L-02")
 @pytest.mark.row("A16")
 async def test_each_tenants_tools_are_its_own_by_path_and_by_token(users: Users) -> None:
     for path in ("/mcp", "/t/beta/mcp"):
@@ -130,6 +132,7 @@ async def test_each_tenants_tools_are_its_own_by_path_and_by_token(users: Users)
         assert (store.created[-1].tenant_id, store.created[-1].contract.workflow_version) == (tenant, version)
 
 
+@pytest.mark.must("B-32")
 @pytest.mark.row("A16")
 async def test_what_a_client_says_of_itself_changes_nothing(users: Users) -> None:
     client = users.user(path="/mcp")

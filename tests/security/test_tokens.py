@@ -231,6 +231,7 @@ async def test_who_brings_no_token_is_asked_for_one_wherever_else_it_is(users: U
     assert (answer.status, error_of(answer)) == (401, "")
 
 
+@pytest.mark.must("B-13", "B-17", "H-05", "T-40")
 @pytest.mark.row("A13")
 @pytest.mark.parametrize(
     "method", ["server/discover", "tools/list", "tools/call", "tasks/get", "tasks/cancel", "notifications/x", "no/such"]

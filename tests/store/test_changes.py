@@ -1,6 +1,7 @@
 """`changed_at` and `change` move with what callers can see, and with nothing else; neither ever runs backwards."""
 
 import asyncpg
+import pytest
 from taskstore.v1 import leases_pb2, tasks_pb2, types_pb2
 
 from tests.conftest import Clock, Stubs
@@ -119,6 +120,7 @@ async def test_a_clock_that_stepped_back_only_makes_leases_longer(store: Stubs, 
     assert not (await store.leases.LeaseTasks(claim(worker_id="w2"))).tasks
 
 
+@pytest.mark.must("P-06")
 async def test_the_last_progress_is_read_and_sixteen_are_kept(store: Stubs, database: asyncpg.Connection) -> None:
     held = (await create_and_lease(store)).lease
     assert not (await get(store, held.task_id)).HasField("progress")

@@ -1,5 +1,8 @@
 """The main path of a task, as a caller and a worker see it."""
 
+from uuid import RFC_4122, UUID
+
+import pytest
 from taskstore.v1 import types_pb2
 
 from tests.conftest import Stubs
@@ -16,6 +19,15 @@ async def test_a_task_is_created_leased_completed_and_read_byte_for_byte(store: 
     read = await get(store, created.task_id)
     assert read.state == types_pb2.TASK_STATE_COMPLETED
     assert read.result.data == result
+
+
+@pytest.mark.must("T-39")
+async def test_ids_are_random_and_tell_nothing(store: Stubs) -> None:
+    ids = [UUID((await create(store)).task_id) for _ in range(32)]
+    assert {(one.version, one.variant) for one in ids} == {(4, RFC_4122)}
+    for byte in range(16):
+        assert len({one.bytes[byte] & 0x0F for one in ids} | {one.bytes[byte] & 0xF0 for one in ids}) > 4, "it repeats"
+    assert ids != sorted(ids)
 
 
 async def test_a_late_worker_is_refused_after_another_took_over(store: Stubs) -> None:

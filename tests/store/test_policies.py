@@ -1,5 +1,6 @@
 """What a tenant's policy holds back: the size of inputs and the rate of creations."""
 
+import pytest
 from taskstore.v1 import tasks_pb2, tenants_pb2
 
 from tests.conftest import Clock, Stubs
@@ -21,6 +22,7 @@ async def test_an_input_over_the_tenants_bound_is_refused_and_nothing_is_written
     assert (await store.tenants.GetTenant(tenants_pb2.GetTenantRequest(tenant_id=TENANT))).tenant.outstanding == 1
 
 
+@pytest.mark.must("L-16")
 async def test_creations_over_the_rate_are_refused_until_time_has_passed(store: Stubs, clock: Clock) -> None:
     await set_policy(store, max_creates_per_second=3)
     request = tasks_pb2.CreateTasksRequest(items=[new_task() for _ in range(5)])

@@ -153,6 +153,7 @@ async def test_questions_are_answered_one_by_one_and_the_task_goes_on_when_none_
     assert list(wake.keys) == ["name", "age"]
 
 
+@pytest.mark.must("R-03", "T-17", "T-18", "T-21")
 async def test_a_key_is_never_used_again_and_an_old_answer_never_meets_a_new_question(store: Stubs) -> None:
     held = (await create_and_lease(store)).lease
     for key in ("ok", "ok#2", "ok#3"):

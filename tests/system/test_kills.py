@@ -6,6 +6,7 @@ import signal
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
 from taskstore.v1 import tasks_pb2, types_pb2
 
 from mcp_bridge.client import Policy, TaskClient, TaskHandle, ToolResult
@@ -53,6 +54,7 @@ async def steps(pair: Pair, task_id: str) -> list[tuple[str, int]]:
         return [(checkpoint.step, checkpoint.token) for checkpoint in answer.checkpoints]
 
 
+@pytest.mark.must("B-15", "B-16")
 async def test_a_handle_given_by_a_killed_bridge_is_good_at_the_next_one(report_pair: Pair) -> None:
     report_pair.start_worker("worker-a", REPORT_WORKER)
     task_id = await call_report(report_pair.url, seconds_per_step=0.1)
@@ -62,6 +64,7 @@ async def test_a_handle_given_by_a_killed_bridge_is_good_at_the_next_one(report_
     assert result.structured_content["overview"]["rows"] == 344
 
 
+@pytest.mark.must("T-07", "T-08")
 async def test_nothing_acknowledged_is_lost_when_the_store_is_killed(report_pair: Pair) -> None:
     task_ids = [await call_report(report_pair.url, seconds_per_step=0) for _ in range(20)]
     report_pair.store.kill()
