@@ -20,6 +20,7 @@ from mcp_bridge.access.callers import Authenticate, development_access
 from mcp_bridge.access.hosts import Guard, is_loopback
 from mcp_bridge.access.issuers import Issuers, load_issuers
 from mcp_bridge.access.keys import Keys, reader
+from mcp_bridge.access.limits import Limiter
 from mcp_bridge.access.polls import Polls
 from mcp_bridge.access.proxies import Proxies, read_networks
 from mcp_bridge.access.resource import Resource
@@ -27,8 +28,9 @@ from mcp_bridge.access.routes import Routes
 from mcp_bridge.access.routes_file import load_routes
 from mcp_bridge.access.tokens import Tokens
 from mcp_bridge.config import Config, ConfigError, read_state_keys, store_tls
+from mcp_bridge.connections import Server
 from mcp_bridge.dispatch import Dispatcher
-from mcp_bridge.http import Endpoint, Server
+from mcp_bridge.http import Endpoint
 from mcp_bridge.methods.held import HeldCalls
 from mcp_bridge.methods.table import LEGACY_METHODS, METHODS, make_methods
 from mcp_bridge.metrics import Metrics
@@ -144,17 +146,19 @@ class Bridge:
         config = self._config
         metrics = Metrics(self._registry, (*METHODS, *LEGACY_METHODS))
         store = self._connect(config.store)
+        limiter = Limiter(routes.limits_of, time.monotonic)
         held = HeldCalls(store, metrics)
         results = Results(name=NAME, version=version("tenure"))
         keys = StateKeys(read_state_keys(config) or [os.urandom(KEY_BYTES)])
-        methods = make_methods(store, routes, results, held=held, polls=Polls(time.monotonic), keys=keys)
-        access = self._let_in(routes, issuers, metrics)
+        methods = make_methods(store, routes, results, held=held, polls=Polls(time.monotonic), limiter=limiter, keys=keys)
+        access = self._let_in(routes, issuers, limiter, metrics)
         endpoint = Endpoint(
             Dispatcher(methods, keys, metrics, strict_headers=config.strict_headers),
             guard=self._guard(),
             proxies=Proxies(read_networks(config.trusted_proxies)),
             authenticate=access.authenticate,
             resource=access.resource,
+            limiter=limiter,
             metrics=metrics,
         )
         runner = web.ServerRunner(Server(endpoint, handler_cancellation=True), shutdown_timeout=FAREWELL_SECONDS)
@@ -175,7 +179,7 @@ class Bridge:
             requires_tls=public.scheme == "https" and bool(config.trusted_proxies),
         )
 
-    def _let_in(self, routes: Routes, issuers: Issuers | None, metrics: Metrics) -> _Access:
+    def _let_in(self, routes: Routes, issuers: Issuers | None, limiter: Limiter, metrics: Metrics) -> _Access:
         config = self._config
         if issuers is None:
             return _Access(development_access(config.dev_tenant))
@@ -185,6 +189,7 @@ class Bridge:
             Tokens(believed, leeway_seconds=config.clock_leeway_seconds),
             resource,
             is_tenant=routes.tenants.__contains__,
+            limiter=limiter,
             metrics=metrics,
             clock=time.time,
         )

@@ -16,30 +16,29 @@ from aiohttp import web
 
 from mcp_bridge.access.callers import Arrival, Authenticate, Caller
 from mcp_bridge.access.hosts import Guard
+from mcp_bridge.access.limits import Limiter
 from mcp_bridge.access.places import Place, nothing_here, place_at
 from mcp_bridge.access.proxies import Proxies, Source
 from mcp_bridge.access.resource import Resource
 from mcp_bridge.body import read_body
+from mcp_bridge.connections import HEADERS, HEADERS_BYTES, JSON_HEADERS, TARGET_BYTES
 from mcp_bridge.dispatch import Dispatcher
 from mcp_bridge.methods.calls import Outbox
 from mcp_bridge.metrics import Metrics
 from mcp_bridge.stream import EventStream, converse
 from mcp_bridge.translate import failure_from
 from mcp_bridge.wire.failures import UNAVAILABLE, Failure, internal_error, refused
-from mcp_bridge.wire.headers import EVENT_STREAM, JSON, Form, Headers, accepts_stream, check_content, choose_form
+from mcp_bridge.wire.headers import EVENT_STREAM, Form, Headers, accepts_stream, check_content, choose_form
 from mcp_bridge.wire.inbound import Era, era_of
 from mcp_bridge.wire.jsonrpc import Notification, Request, read_message, result_answer
 from mcp_bridge.wire.sse import event
 from store_service.client import StoreError
 
-HEADERS_BYTES: Final = 16 * 1024
-TARGET_BYTES: Final = 2 * 1024
-
 _HELD: Final = "tools/call"
 """The method whose answer may be long in coming."""
-_HEADERS: Final = {"Server": "tenure", "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
-_STREAM_HEADERS: Final = {**_HEADERS, "X-Accel-Buffering": "no", "Content-Type": EVENT_STREAM}
-_JSON_HEADERS: Final = {**_HEADERS, "Content-Type": JSON}
+_CHANGING: Final = frozenset(("tools/call", "tasks/update", "tasks/cancel", "notifications/cancelled"))
+"""The methods of which the audit log tells."""
+_STREAM_HEADERS: Final = {**HEADERS, "X-Accel-Buffering": "no", "Content-Type": EVENT_STREAM}
 
 
 @dataclass(slots=True)
@@ -71,6 +70,7 @@ class Endpoint:
         proxies: Proxies,
         authenticate: Authenticate,
         resource: Resource | None,
+        limiter: Limiter,
         metrics: Metrics,
     ) -> None:
         self._dispatcher = dispatcher
@@ -78,6 +78,7 @@ class Endpoint:
         self._proxies = proxies
         self._authenticate = authenticate
         self._resource = resource
+        self._limiter = limiter
         self._metrics = metrics
         self._under_way = 0
         self._is_draining = False
@@ -138,9 +139,12 @@ class Endpoint:
         place = exchange.place = _read_place(request)
         headers, source = self._check_source(request)
         caller = exchange.caller = await self._authenticate(Arrival(place, headers, source))
+        self._limiter.take_request(caller)
         check_content(headers)
         exchange.form = choose_form(headers)
-        message = self._read(await read_body(request), exchange)
+        body = await read_body(request)
+        self._limiter.take_body(caller, len(body))
+        message = self._read(body, exchange)
         if isinstance(message, Notification):
             await self._dispatcher.hear(message, headers=headers, caller=caller)
             return None
@@ -170,7 +174,7 @@ class Endpoint:
         if request.method not in ("GET", "HEAD"):
             raise refused(405, "Only GET is served here", headers={"Allow": "GET, HEAD"}, closes=True)
         self._check_source(request)
-        return web.Response(body=described, headers=_JSON_HEADERS)
+        return web.Response(body=described, headers=JSON_HEADERS)
 
     def _read(self, body: bytes, exchange: _Exchange) -> Request | Notification:
         try:
@@ -197,42 +201,21 @@ class Endpoint:
             ms=round(seconds * 1000, 2),
             **exchange.noted,
         )
+        if exchange.method in _CHANGING and exchange.caller is not None and not exchange.caller.is_development:
+            self._audit(exchange, exchange.caller)
 
-
-class Connection(web.RequestHandler):
-    """One connection. What is not even HTTP is answered in JSON too, and leaves no trace of our insides."""
-
-    __slots__ = ()
-
-    def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,  # noqa: ARG002 (named by the base class)
-    ) -> web.StreamResponse:
-        """See the base class."""
-        if request.writer.output_size > 0:
-            raise ConnectionError("an answer is under way already")
-        structlog.get_logger().info("bad_http", status=status, error=type(exc).__name__)
-        failure = refused(status, "The HTTP request cannot be read", closes=True)
-        return _refuse(_Exchange(), failure)
-
-
-class Server(web.Server):
-    """Makes the connections of one listening bridge."""
-
-    def __call__(self) -> web.RequestHandler:
-        """One connection, its limits set: no decompression, as only identity is accepted, and little lingering."""
-        return Connection(
-            self,
-            loop=asyncio.get_running_loop(),
-            access_log=None,  # type: ignore[arg-type] # None turns it off; the annotation forgets it
-            auto_decompress=False,
-            keepalive_timeout=75.0,
-            lingering_time=1.0,
-            max_line_size=2 * TARGET_BYTES,
-            max_field_size=HEADERS_BYTES // 2,
+    def _audit(self, exchange: _Exchange, caller: Caller) -> None:
+        """One line for each call that may change something: who did what to which task by which credential."""
+        self._log.info(
+            "audit",
+            action=exchange.method,
+            tenant=caller.tenant,
+            issuer=caller.issuer,
+            subject=caller.subject,
+            token_id=caller.token_id,
+            tool=exchange.noted.get("tool"),
+            task_id=exchange.noted.get("task_id"),
+            outcome=exchange.outcome,
         )
 
 
@@ -255,13 +238,13 @@ async def _succeed(exchange: _Exchange, result: bytes | None) -> web.StreamRespo
     exchange.outcome = "OK"
     if result is None:
         exchange.status = HTTPStatus.ACCEPTED
-        return web.Response(status=exchange.status, headers=_HEADERS)
+        return web.Response(status=exchange.status, headers=HEADERS)
     exchange.status = HTTPStatus.OK
     if exchange.stream is not None and exchange.stream.is_begun:
         return await exchange.stream.end(result)
     if exchange.form is Form.EVENT_STREAM:
         return web.Response(body=event(result), headers={**_STREAM_HEADERS, **exchange.reply_headers})
-    return web.Response(body=result, headers={**_JSON_HEADERS, **exchange.reply_headers})
+    return web.Response(body=result, headers={**JSON_HEADERS, **exchange.reply_headers})
 
 
 def _refuse(exchange: _Exchange, failure: Failure) -> web.Response:
@@ -271,7 +254,7 @@ def _refuse(exchange: _Exchange, failure: Failure) -> web.Response:
     body = failure.body(exchange.request_id)
     if exchange.form is Form.EVENT_STREAM and status == HTTPStatus.OK:
         return web.Response(body=event(body), headers=_STREAM_HEADERS)
-    response = web.Response(body=body, status=status, headers={**_JSON_HEADERS, **failure.headers})
+    response = web.Response(body=body, status=status, headers={**JSON_HEADERS, **failure.headers})
     if failure.closes:
         response.force_close()
     return response

@@ -121,18 +121,18 @@ def failure_of(task: types_pb2.Task) -> Failure:
 
 def failure_from(error: "StoreError") -> Failure | None:
     """The answer for a refusal of the store; None for one that no caller can cause."""
-    seconds = math.ceil((error.retry_after_ms or 1000) / 1000)
+    seconds = (error.retry_after_ms or 1000) / 1000
     match error.reason:
         case "TASK_NOT_FOUND":
             return failures.task_not_found()
         case "REQUEST_ID_CONFLICT":
             return Failure(failures.KEY_CONFLICT, "The idempotency key was used for another call; use a new key")
         case "OUTSTANDING_LIMIT" | "CREATE_RATE":
-            return Failure(failures.TOO_MANY, "Too many tasks; try again later", retry_after_seconds=seconds)
+            return failures.too_many("Too many tasks; try again later", seconds)
         case "INPUT_TOO_LARGE":
             return failures.invalid_params("the arguments are larger than is allowed here")
         case reason if reason in _TROUBLE:
-            return failures.unavailable(seconds)
+            return failures.unavailable(math.ceil(seconds))
         case _:
             return None
 

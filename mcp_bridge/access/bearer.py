@@ -8,6 +8,7 @@ import structlog
 
 from mcp_bridge.access.callers import Arrival, Authenticate, Caller
 from mcp_bridge.access.keys import KeysUnavailable
+from mcp_bridge.access.limits import Limiter
 from mcp_bridge.access.resource import Resource
 from mcp_bridge.access.tokens import Fault, NotBelieved, Tokens
 from mcp_bridge.metrics import Metrics
@@ -20,13 +21,20 @@ _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 
 
 def bearer_access(
-    tokens: Tokens, resource: Resource, *, is_tenant: Callable[[str], bool], metrics: Metrics, clock: Callable[[], float]
+    tokens: Tokens,
+    resource: Resource,
+    *,
+    is_tenant: Callable[[str], bool],
+    limiter: Limiter,
+    metrics: Metrics,
+    clock: Callable[[], float],
 ) -> Authenticate:
     """Lets in the bearers of tokens for the place that they call. `clock` tells seconds of the epoch."""
 
     async def authenticate(arrival: Arrival) -> Caller:
         outcome = "refused"
         try:
+            limiter.check_address(arrival.source.address)
             token = read_bearer(arrival.headers)
             if token is None:
                 outcome = "missing"
@@ -38,6 +46,7 @@ def bearer_access(
             outcome = "ok"
         except NotBelieved as refusal:
             outcome = refusal.fault.value
+            limiter.blame_address(arrival.source.address)
             raise unauthorized(EXPIRED if refusal.fault is Fault.EXPIRED else NOT_VALID) from None
         except KeysUnavailable:
             outcome = "unavailable"

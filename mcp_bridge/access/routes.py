@@ -11,9 +11,11 @@ from taskstore.v1 import types_pb2
 
 from mcp_bridge.access.callers import Caller
 from mcp_bridge.access.grants import OWNERS, Action, Grant, Grants, Verdict
+from mcp_bridge.access.limits import TenantLimits
 from mcp_bridge.wire.failures import insufficient_scope, task_not_found
 from mcp_bridge.wire.questions import Question
 
+_LIMITS: Final = TenantLimits()
 _ERRORS_NAMED: Final = 5
 _ERROR_CHARACTERS: Final = 300
 _SMALL_BYTES: Final = 4096
@@ -95,6 +97,7 @@ class Routes:
     tenants: Mapping[str, Mapping[str, Route]]
     grants: Mapping[str, Grants] = field(default_factory=dict)
     """Those of each tenant, for tasks whose tool has no route any more."""
+    limits: Mapping[str, TenantLimits] = field(default_factory=dict)
     _for_others: Mapping[str, frozenset[Grant]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -105,6 +108,10 @@ class Routes:
             for tenant, routes in self.tenants.items()
         }
         object.__setattr__(self, "_for_others", for_others)
+
+    def limits_of(self, tenant: str) -> TenantLimits:
+        """How much the tenant and each of its callers may ask for."""
+        return self.limits.get(tenant, _LIMITS)
 
     def granted(self, caller: Caller) -> Sequence[Route]:
         """The tools that the caller may call, and those that it may ask the scopes for."""

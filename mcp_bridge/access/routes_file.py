@@ -5,6 +5,7 @@ Source: contract, sections 4 and 10.21. The shape is in `routes.schema.json` bes
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
@@ -13,6 +14,7 @@ from mcp_bridge.access.answers import METHODS, check_question
 from mcp_bridge.access.config_files import ConfigFileError, as_list, as_mapping, check_shape, read_document, read_schema
 from mcp_bridge.access.grants import Grants
 from mcp_bridge.access.grants_file import read_grants
+from mcp_bridge.access.limits import CALLER, TENANT, TenantLimits
 from mcp_bridge.access.routes import Arguments, Route, Routes, TaskMode
 from mcp_bridge.access.tool_schemas import compile_arguments, compile_schema
 from mcp_bridge.access.yaml_lines import Document, Path, Problem
@@ -96,6 +98,7 @@ class _Check:
                 for tenant, content in root["tenants"].items()
             },
             {tenant: read_grants(root, content) for tenant, content in root["tenants"].items() if "grants" in content},
+            {tenant: _limits(content) for tenant, content in root["tenants"].items()},
         )
 
     def _check_tool(self, tool: Mapping[str, Any], path: Path, names: set[str]) -> None:
@@ -144,6 +147,12 @@ class _Check:
 
     def _problem(self, path: Path, reason: str) -> None:
         self._document.problems.append(Problem(self._document.line(path), path, reason))
+
+
+def _limits(tenant: Mapping[str, Any]) -> TenantLimits:
+    return TenantLimits(
+        caller=replace(CALLER, **tenant.get("caller_limits", {})), tenant=replace(TENANT, **tenant.get("limits", {}))
+    )
 
 
 def _route(tool: Mapping[str, Any], arguments: Arguments, grants: Grants) -> Route:

@@ -10,6 +10,7 @@ from taskstore.v1 import tasks_pb2
 
 from mcp_bridge.access.callers import Caller
 from mcp_bridge.access.grants import Action
+from mcp_bridge.access.limits import Limiter
 from mcp_bridge.access.routes import Routes, TaskMode
 from mcp_bridge.methods.calls import Call
 from mcp_bridge.methods.creation import create_task, fault_in, read_key, result_of
@@ -32,11 +33,14 @@ _EMPTY: Final = b"{}"
 class LegacyMethods:
     """What an earlier client does. It can neither hold a task nor be asked, so it sees only tools that need neither."""
 
-    def __init__(self, store: TaskStore, routes: Routes, results: Results, held: HeldCalls, keys: StateKeys) -> None:
+    def __init__(
+        self, store: TaskStore, routes: Routes, results: Results, held: HeldCalls, keys: StateKeys, *, limiter: Limiter
+    ) -> None:
         self._store = store
         self._routes = routes
         self._results = results
         self._held = held
+        self._limiter = limiter
         self._keys = keys
 
     async def initialize(self, call: Call) -> bytes:
@@ -74,13 +78,15 @@ class LegacyMethods:
             raise tasks_required()
         call.meta.require(route.requires)
         require_shown(call, route.preflight)
+        self._limiter.take_create(call.caller)
         if fault := fault_in(route, wanted):
             return tool_error(fault)
         state = msgspec.structs.replace(first_state(call.caller, key), rounds=route.max_detaches)  # no round may follow
-        abandon_after_ms = self._held.abandon_after_ms(route, has_key=state.has_key)
-        task = (await create_task(self._store, call, route, wanted, state, abandon_after_ms=abandon_after_ms)).task
-        relay = ProgressRelay(call, after=0)
-        news = await self._held.hold(call, route, task, state=state, relay=relay, is_resumed=False)
+        with self._limiter.stream(call.caller):
+            abandon_after_ms = self._held.abandon_after_ms(route, has_key=state.has_key)
+            task = (await create_task(self._store, call, route, wanted, state, abandon_after_ms=abandon_after_ms)).task
+            relay = ProgressRelay(call, after=0)
+            news = await self._held.hold(call, route, task, state=state, relay=relay, is_resumed=False)
         if news is not None and not is_terminal(news):  # it asks, whom nobody here can answer
             news = await self._held.end(call.caller, route, task) or news
             require_shown(call, open_questions(news))

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from mcp_bridge.access.callers import Caller
+from mcp_bridge.access.limits import Limiter
 from mcp_bridge.access.polls import Polls
 from mcp_bridge.access.routes import Routes
 from mcp_bridge.methods.calls import Method
@@ -33,12 +34,12 @@ class Methods:
 
 
 def make_methods(
-    store: TaskStore, routes: Routes, results: Results, *, held: HeldCalls, polls: Polls, keys: StateKeys
+    store: TaskStore, routes: Routes, results: Results, *, held: HeldCalls, polls: Polls, limiter: Limiter, keys: StateKeys
 ) -> Methods:
     """The methods over one store, by one route file."""
-    tools = ToolMethods(store, routes, results, held, Rounds(store, results, keys))
+    tools = ToolMethods(store, routes, results, held, Rounds(store, results, keys), limiter=limiter)
     tasks = TaskMethods(store, routes, results, polls)
-    legacy = LegacyMethods(store, routes, results, held, keys)
+    legacy = LegacyMethods(store, routes, results, held, keys, limiter=limiter)
     return Methods(
         modern={
             "server/discover": make_discover(results),

@@ -12,7 +12,7 @@ from mcp_bridge.methods.calls import Call
 from mcp_bridge.methods.held import wish_end
 from mcp_bridge.methods.rounds import answer_questions, require_shown
 from mcp_bridge.translate import detailed_task_members, is_expired, is_terminal, open_questions, poll_interval_ms
-from mcp_bridge.wire.failures import TOO_MANY, Failure, invalid_params, task_not_found
+from mcp_bridge.wire.failures import invalid_params, task_not_found, too_many
 from mcp_bridge.wire.mcp import read_responses, read_task_id
 from mcp_bridge.wire.results import Results
 from store_service.client import TaskStore
@@ -42,7 +42,7 @@ class TaskMethods:
         task_id = read_task_id(call.params)
         call.meta.require_tasks()
         if (seconds := self._polls.take(call.caller, task_id)) is not None:
-            raise Failure(TOO_MANY, "Polled too often; keep to pollIntervalMs", retry_after_seconds=seconds)
+            raise too_many("Polled too often; keep to pollIntervalMs", seconds)
         task = await self._read_task(call, task_id, Action.READ)
         self._polls.advertise(call.caller, task_id, poll_interval_ms(task))
         questions = self._routes.asked(call.caller, task, open_questions(task))

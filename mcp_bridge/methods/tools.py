@@ -7,6 +7,7 @@ from typing import Any, Final
 import msgspec
 from taskstore.v1 import types_pb2
 
+from mcp_bridge.access.limits import Limiter
 from mcp_bridge.access.routes import Route, Routes, TaskMode
 from mcp_bridge.methods.calls import Call
 from mcp_bridge.methods.creation import create_task, fault_in, read_key, result_of
@@ -28,11 +29,14 @@ LIST_TTL_MS: Final = 60_000
 class ToolMethods:
     """What a caller does with the tools it is granted."""
 
-    def __init__(self, store: TaskStore, routes: Routes, results: Results, held: HeldCalls, rounds: Rounds) -> None:
+    def __init__(
+        self, store: TaskStore, routes: Routes, results: Results, held: HeldCalls, rounds: Rounds, *, limiter: Limiter
+    ) -> None:
         self._store = store
         self._routes = routes
         self._results = results
         self._held = held
+        self._limiter = limiter
         self._rounds = rounds
 
     async def list_tools(self, call: Call) -> bytes:
@@ -54,27 +58,33 @@ class ToolMethods:
             raise tasks_required()
         call.meta.require(route.requires)
         require_shown(call, route.preflight)
+        if wanted.state is None:
+            self._limiter.take_create(call.caller)
         state = self._rounds.open(call, route, wanted, key)
         if state.task_id:  # what began as a held call ends as one
-            return await self._hold(call, route, wanted, state, await self._rounds.resume(call, route, wanted, state))
+            return await self._resume(call, route, wanted, state)
         if fault := fault_in(route, wanted):
             return self._results.write_tool_result(tool_error(fault))
         ready = self._rounds.preflight(call, route, wanted, state)
         if isinstance(ready, bytes):
             return ready
         if route.task is TaskMode.NEVER or not call.meta.has_tasks:
-            return await self._hold(call, route, wanted, ready, None)
+            with self._limiter.stream(call.caller):
+                abandon_after_ms = self._held.abandon_after_ms(route, has_key=ready.has_key)
+                created = await create_task(self._store, call, route, wanted, ready, abandon_after_ms=abandon_after_ms)
+                return await self._hold(call, route, wanted, ready, created.task, is_resumed=False)
         return await self._hand_out(call, route, wanted, ready)
 
+    async def _resume(self, call: Call, route: Route, wanted: ToolCall, state: RequestState) -> bytes:
+        with self._limiter.stream(call.caller):
+            task = await self._rounds.resume(call, route, wanted, state)
+            return await self._hold(call, route, wanted, state, task, is_resumed=True)
+
     async def _hold(
-        self, call: Call, route: Route, wanted: ToolCall, state: RequestState, resumed: types_pb2.Task | None
+        self, call: Call, route: Route, wanted: ToolCall, state: RequestState, task: types_pb2.Task, *, is_resumed: bool
     ) -> bytes:
-        task = resumed
-        if task is None:
-            abandon_after_ms = self._held.abandon_after_ms(route, has_key=state.has_key)
-            task = (await create_task(self._store, call, route, wanted, state, abandon_after_ms=abandon_after_ms)).task
         relay = ProgressRelay(call, after=state.reports_shown)
-        news = await self._held.hold(call, route, task, state=state, relay=relay, is_resumed=resumed is not None)
+        news = await self._held.hold(call, route, task, state=state, relay=relay, is_resumed=is_resumed)
         if news is None:
             return self._results.write_tool_result(timed_out(route))
         if not is_terminal(news):

@@ -1,5 +1,6 @@
 """What is answered when a call fails: one exception, and the one table of its codes. Source: contract, section 10.16."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -159,6 +160,11 @@ def unsupported_version(requested: str, supported: tuple[str, ...]) -> Failure:
 def method_not_found() -> Failure:
     """The method is not served."""
     return Failure(METHOD_NOT_FOUND, "Method not found")
+
+
+def too_many(message: str, seconds: float) -> Failure:
+    """There is more of it than is allowed; in `seconds` there may be more again."""
+    return Failure(TOO_MANY, message, retry_after_seconds=max(1, math.ceil(seconds)))
 
 
 def unavailable(retry_after_seconds: int = 1) -> Failure:

@@ -10,6 +10,7 @@ import pytest
 
 import mcp_bridge
 from mcp_bridge.access.issuers import issuers_schema, load_issuers
+from mcp_bridge.access.limits import CALLER, TENANT
 from mcp_bridge.access.routes_file import load_routes, routes_schema
 from mcp_bridge.config import Config
 from mcp_bridge.wire.mcp import IDEMPOTENCY_KEY, PREFLIGHT
@@ -81,6 +82,16 @@ def test_every_key_of_an_issuer_is_told_with_its_default() -> None:
             assert told[name] == key["default"], name
     assert set(routes_schema()["$defs"]["grants"]["properties"]) <= set(told)
     assert f"`{APPROVAL}`" in README
+
+
+def test_the_limits_are_told() -> None:
+    section = README.split("\n### Limits\n")[1].split("\n### ")[0]
+    told = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| `")]
+    for name, caller, tenant in told:
+        key = name.split("`")[1]
+        shown = [int(text.replace(",", "").removesuffix(" MiB")) * (2**20 if "MiB" in text else 1) for text in (caller, tenant)]
+        assert shown == [getattr(CALLER, key), getattr(TENANT, key)]
+    assert {name.split("`")[1] for name, _, _ in told} == set(routes_schema()["$defs"]["limits"]["properties"])
 
 
 def test_the_examples_of_issuers_and_grants_are_right(tmp_path: Path) -> None:
