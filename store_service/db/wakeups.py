@@ -26,6 +26,7 @@ _PAUSE_SECONDS: Final = 0.005
 _RECONNECT_SECONDS: Final = (0.1, 5.0)
 _PING_SECONDS: Final = 3.0
 _ANSWER_SECONDS: Final = 5.0
+_LOST: Final = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, TimeoutError)
 
 
 def lane_topic(lane: str) -> str:
@@ -178,14 +179,14 @@ class Wakeups:
                     command_timeout=_ANSWER_SECONDS,
                     server_settings={"application_name": "tenure-wakeups"},
                 )
-            except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError):
+            except _LOST:
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, longest)
                 continue
             pause = _RECONNECT_SECONDS[0]
             try:
                 await self._talk(connection)
-            except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError) as error:
+            except _LOST as error:
                 structlog.get_logger().warning("listen_lost", error=type(error).__name__)
             finally:
                 self._connected.set(0)

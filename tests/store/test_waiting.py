@@ -159,6 +159,32 @@ async def test_a_store_that_lost_its_listener_listens_again(
     assert len((await in_time(call)).tasks) == 1
 
 
+async def test_a_store_that_speaks_while_its_listener_dies_listens_again(
+    store: Stubs, second_store: Stubs, database: asyncpg.Connection, listening: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the server's last word and the end of the connection, asyncpg refuses with an error of its own kind."""
+    fetchval = asyncpg.Connection.fetchval
+
+    async def too_late(connection: asyncpg.Connection, query: str, *arguments: Any) -> Any:
+        if "pg_notify" not in query:
+            return await fetchval(connection, query, *arguments)
+        monkeypatch.undo()
+        raise asyncpg.InternalClientError("cannot switch to state 11; another operation (2) is in progress")
+
+    call = await waiting_claim(second_store)
+    before: set[int] = {row["pid"] for row in await database.fetch(f"SELECT pid {LISTENERS}")}
+    monkeypatch.setattr(asyncpg.Connection, "fetchval", too_late)
+    await create(store, workflow="nobody's")
+
+    async def again() -> bool:
+        now: set[int] = {row["pid"] for row in await database.fetch(f"SELECT pid {WHO_LISTEN}")}
+        return len(now) == 2 and now != before
+
+    await until(again, "both stores listen again")
+    await create(store)
+    assert len((await in_time(call)).tasks) == 1
+
+
 async def test_what_became_ready_while_nobody_listened_is_found_when_one_listens_again(
     store: Stubs, database: asyncpg.Connection
 ) -> None:
