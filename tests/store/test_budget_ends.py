@@ -122,6 +122,19 @@ async def test_heartbeats_keep_a_reservation_as_long_as_the_lease(
     assert await tokens(store) == (7, 0, 0)
 
 
+async def test_a_worker_that_was_heard_of_only_when_it_settled_is_a_crash_when_it_is_lost(
+    store: Stubs, clock: Clock, database: asyncpg.Connection
+) -> None:
+    await set_budget(store, Amounts(tokens=100))
+    await reserved_task(store)
+    await clock.advance(seconds=31)
+    held = (await lease(store, worker_id="w2")).lease
+    await store.leases.SettleBudget(settle(held, 1))
+    await clock.advance(seconds=31)
+    await bring_along(store, database)
+    assert (await get(store, held.task_id)).crashes == 2
+
+
 @pytest.mark.parametrize("promoted", [True, False])
 async def test_a_reservation_that_nobody_adopts_in_time_is_charged_wholly(
     store: Stubs, clock: Clock, database: asyncpg.Connection, promoted: bool
@@ -259,7 +272,8 @@ async def test_a_policy_is_changed_only_while_nothing_is_reserved_and_starts_a_n
     await store.budgets.RemoveBudgetPolicy(remove)
     assert (await refusal_of(budget_of(store))).reason == "BUDGET_NOT_CONFIGURED"
     assert (await refusal_of(store.budgets.RemoveBudgetPolicy(remove))).reason == "BUDGET_NOT_CONFIGURED"
-    assert (await refusal_of(store.leases.ReserveBudget(reserve(held, 1)))).reason == "BUDGET_NOT_CONFIGURED"
+    for call in (store.leases.ReserveBudget(reserve(held, 1)), store.leases.SettleBudget(settle(held, 61))):
+        assert (await refusal_of(call)).reason == "BUDGET_NOT_CONFIGURED"
     last = (await facts(store))[-1]
     assert (last.kind, last.budget.HasField("policy")) == (budgets_pb2.BUDGET_FACT_KIND_POLICY_REMOVED, False)
     await set_budget(store, Amounts(tokens=3))

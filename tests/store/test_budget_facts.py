@@ -92,6 +92,16 @@ async def test_facts_are_never_changed_and_outlive_their_tasks(
     assert await facts(store) == before
 
 
+async def test_the_fact_of_an_excess_names_the_worker_that_took_over(store: Stubs, clock: Clock) -> None:
+    await set_budget(store, Amounts(tokens=100))
+    await reserved_task(store, 10)
+    await clock.advance(seconds=31)
+    held = (await lease(store, worker_id="w2")).lease
+    assert (await refusal_of(store.leases.ReserveBudget(reserve(held, 10, used=11)))).reason == "BUDGET_EXCEEDED"
+    fact = (await facts(store))[-1]
+    assert (fact.kind, fact.worker_id, fact.token) == (budgets_pb2.BUDGET_FACT_KIND_USAGE_EXCEEDED, "w2", held.token)
+
+
 async def test_a_tenant_without_a_budget_is_told_so_and_pays_nothing_for_it(store: Stubs, database: asyncpg.Connection) -> None:
     held = (await create_and_lease(store)).lease
     for call in (store.leases.ReserveBudget(reserve(held, 1)), store.leases.SettleBudget(settle(held, 1)), budget_of(store)):

@@ -38,6 +38,8 @@ BEGIN
       RETURN;
     END IF;
     IF 0 > ANY (vector_minus(v_held.amount, v_amount)) THEN
+      v_held.worker_id := p_worker;    -- who asks, taken over or not
+      v_held.token := p_token;
       PERFORM end_reservation(v_held, v_now, 'USAGE_EXCEEDED', v_amount, v_held.amount, NULL, NULL);
       RETURN QUERY SELECT 'BUDGET_EXCEEDED', NULL::bigint[], false;
       RETURN;
@@ -103,7 +105,7 @@ BEGIN
     WHEN NOT EXISTS (SELECT FROM task_state s WHERE s.tenant_id = p_tenant AND s.task_id = p_task AND s.worker_id = p_worker
                        AND s.token = p_token AND p_epoch = (SELECT e.epoch FROM epoch e) AND s.expires_at > v_now)
       THEN 'LEASE_LOST'
-    WHEN v_held.task_id IS NULL AND NOT EXISTS (
+    WHEN (v_held.task_id IS NULL OR v_held.ended IS NOT NULL) AND NOT EXISTS (
       SELECT FROM budget b WHERE v_budgeted AND b.tenant_id = p_tenant AND b.limits IS NOT NULL) THEN 'BUDGET_NOT_CONFIGURED'
     WHEN v_held.task_id IS NULL OR v_held.ended IS NOT NULL OR 0 > ANY (v_used) THEN 'BUDGET_CONFLICT'
     WHEN 0 > ANY (vector_minus(v_held.amount, v_used)) THEN 'BUDGET_EXCEEDED'
@@ -125,8 +127,8 @@ CREATE FUNCTION tenure.end_reservation(
 BEGIN
   UPDATE reservation r SET ended = p_how, charged = p_charged, worker_id = p_held.worker_id, token = p_held.token,
     digest = p_digest WHERE r.tenant_id = p_held.tenant_id AND r.task_id = p_held.task_id;
-  UPDATE task_state s SET recovery_ms = NULL WHERE s.tenant_id = p_held.tenant_id AND s.task_id = p_held.task_id
-    AND s.recovery_ms IS NOT NULL;
+  UPDATE task_state s SET recovery_ms = NULL, lived = s.lived OR p_how <> 'FORFEITED'    -- otherwise its worker was heard of
+    WHERE s.tenant_id = p_held.tenant_id AND s.task_id = p_held.task_id AND s.recovery_ms IS NOT NULL;
   PERFORM change_budget(p_held.tenant_id, p_now, p_how, p_held, p_amount, p_charged, vector_minus(p_held.amount, p_charged), p_cause);
 END $$;
 
