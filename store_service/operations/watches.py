@@ -201,8 +201,9 @@ class Watch:
                 self.remove(number)
             elif not fits:
                 left[number] = None
-            elif task.change != watched.change:
-                news.append(News(number, task, watched.go_on(task)))
+            else:
+                if task.change != watched.change:
+                    news.append(News(number, task, watched.go_on(task)))
                 if task.state in TERMINAL:
                     self.remove(number)
         self._due = left | self._due

@@ -348,6 +348,15 @@ async def test_what_is_known_is_not_told_again(store: Stubs, database: asyncpg.C
     assert [one.value for one in (await watch.next()).reports] == [30]
 
 
+async def test_a_watch_of_what_has_ended_and_is_known_ends(store: Stubs) -> None:
+    task = await create(store)
+    await store.tasks.CancelTask(cancel(task.task_id))
+    watch = OpenWatch(store)
+    await watch.add(task.task_id, known_change=2)
+    await watch.close()
+    await watch.ends()
+
+
 async def test_one_task_that_is_asked_for_wrongly_is_refused_alone(store: Stubs) -> None:
     task = await create(store)
     watch = OpenWatch(store)
