@@ -24,6 +24,7 @@ RULES: Final[Mapping[str, Mapping[str, frozenset[Role]]]] = {
         "ListTasks": _READERS,
         "CancelTask": _CALLERS,
         "AttachTask": _BRIDGE,
+        "FindTask": _BRIDGE,
         "WatchTasks": _CALLERS,
         "ListTaskHistory": _READERS,
         "ListCheckpoints": _CALLERS,
