@@ -27,6 +27,7 @@ from mcp_bridge.methods.calls import Outbox
 from mcp_bridge.metrics import Metrics
 from mcp_bridge.stream import EventStream, converse
 from mcp_bridge.translate import failure_from
+from mcp_bridge.whole import Whole, head_of
 from mcp_bridge.wire.failures import UNAVAILABLE, Failure, internal_error, refused
 from mcp_bridge.wire.headers import EVENT_STREAM, Form, Headers, accepts_stream, check_content, choose_form
 from mcp_bridge.wire.inbound import Era, era_of
@@ -39,6 +40,7 @@ _HELD: Final = "tools/call"
 _CHANGING: Final = frozenset(("tools/call", "tasks/update", "tasks/cancel", "notifications/cancelled"))
 """The methods of which the audit log tells."""
 _STREAM_HEADERS: Final = {**HEADERS, "X-Accel-Buffering": "no", "Content-Type": EVENT_STREAM}
+_JSON_HEAD: Final = head_of(JSON_HEADERS)
 
 
 @dataclass(slots=True)
@@ -136,8 +138,9 @@ class Endpoint:
 
     async def _result(self, request: web.BaseRequest, exchange: _Exchange) -> bytes | None:
         """The whole answer to a request; None for a notification. Raises Failure."""
-        place = exchange.place = _read_place(request)
-        headers, source = self._check_source(request)
+        headers = Headers.read(request.raw_headers)
+        place = exchange.place = _read_place(request, headers)
+        source = self._check_source(request, headers)
         caller = exchange.caller = await self._authenticate(Arrival(place, headers, source))
         self._limiter.take_request(caller)
         check_content(headers)
@@ -159,12 +162,11 @@ class Endpoint:
         exchange.stream = EventStream(request, _STREAM_HEADERS)
         return result_answer(message.id, await converse(method(call), outbox, exchange.stream))
 
-    def _check_source(self, request: web.BaseRequest) -> tuple[Headers, Source]:
-        """Its headers, and from where it comes. Raises Failure for hosts and origins that may not call."""
-        headers = Headers((name.decode("latin-1"), value.decode("latin-1")) for name, value in request.raw_headers)
+    def _check_source(self, request: web.BaseRequest, headers: Headers) -> Source:
+        """From where it comes. Raises Failure for hosts and origins that may not call."""
         source = self._proxies.source(request.remote or "", headers)
-        self._guard.check(headers, source, target_authority=urlsplit(request.raw_path).netloc or None)
-        return headers, source
+        self._guard.check(headers, source, target_authority=_target_authority(request.raw_path))
+        return source
 
     def _metadata(self, request: web.BaseRequest) -> web.Response | None:
         """Where clients get tokens, if it is that which is asked for. Raises Failure."""
@@ -173,7 +175,7 @@ class Endpoint:
             return None
         if request.method not in ("GET", "HEAD"):
             raise refused(405, "Only GET is served here", headers={"Allow": "GET, HEAD"}, closes=True)
-        self._check_source(request)
+        self._check_source(request, Headers.read(request.raw_headers))
         return web.Response(body=described, headers=JSON_HEADERS)
 
     def _read(self, body: bytes, exchange: _Exchange) -> Request | Notification:
@@ -219,7 +221,14 @@ class Endpoint:
         )
 
 
-def _read_place(request: web.BaseRequest) -> Place:
+def _target_authority(target: str) -> str | None:
+    """The authority of an absolute request target."""
+    if target.startswith("/") and not target.startswith("//"):
+        return None
+    return urlsplit(target).netloc or None
+
+
+def _read_place(request: web.BaseRequest, headers: Headers) -> Place:
     """Where the request wants to go. Raises Failure 404, 405, 414 or 431."""
     if len(request.raw_path) > TARGET_BYTES:
         raise refused(414, "The URL is too long", closes=True)
@@ -228,7 +237,7 @@ def _read_place(request: web.BaseRequest) -> Place:
         raise nothing_here()
     if request.method != "POST":
         raise refused(405, "Only POST is served here", headers={"Allow": "POST"})
-    if sum(len(name) + len(value) for name, value in request.raw_headers) > HEADERS_BYTES:
+    if headers.size_bytes > HEADERS_BYTES:
         raise refused(431, "The header is too large", closes=True)
     return place
 
@@ -244,7 +253,8 @@ async def _succeed(exchange: _Exchange, result: bytes | None) -> web.StreamRespo
         return await exchange.stream.end(result)
     if exchange.form is Form.EVENT_STREAM:
         return web.Response(body=event(result), headers={**_STREAM_HEADERS, **exchange.reply_headers})
-    return web.Response(body=result, headers={**JSON_HEADERS, **exchange.reply_headers})
+    head = head_of({**JSON_HEADERS, **exchange.reply_headers}) if exchange.reply_headers else _JSON_HEAD
+    return Whole(head, result)
 
 
 def _refuse(exchange: _Exchange, failure: Failure) -> web.Response:

@@ -17,6 +17,7 @@ class Metrics:
         self._seconds = Histogram(
             "tenure_bridge_call_seconds", "Time of a call, waits included.", ["method"], registry=registry, buckets=_BUCKETS
         )
+        self._figures: dict[tuple[str, str], tuple[Counter, Histogram]] = {}
         self.missing_names = Counter(
             "tenure_bridge_missing_mcp_name", "Calls of tasks/* that were served without Mcp-Name.", registry=registry
         )
@@ -31,5 +32,9 @@ class Metrics:
     def tell(self, method: str, outcome: str, seconds: float) -> None:
         """Counts one call that has ended."""
         label = method if method in self._methods else _OTHER
-        self._calls.labels(label, outcome).inc()
-        self._seconds.labels(label).observe(seconds)
+        figures = self._figures.get((label, outcome))
+        if figures is None:
+            figures = self._figures[label, outcome] = self._calls.labels(label, outcome), self._seconds.labels(label)
+        calls, taken = figures
+        calls.inc()
+        taken.observe(seconds)

@@ -170,5 +170,5 @@ def _order(time: "Timestamp") -> tuple[int, int]:
 
 def _text(time: "Timestamp") -> str:
     """RFC 3339 in UTC with milliseconds."""
-    moment = datetime.fromtimestamp(time.seconds, UTC)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{time.nanos // 1_000_000:03d}Z"
+    moment = datetime.fromtimestamp(time.seconds, UTC).isoformat()
+    return f"{moment[:19]}.{time.nanos // 1_000_000:03d}Z"

@@ -5,12 +5,13 @@ Source: contract, section 1; security checklist H2 and H3; case 17.
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import ip_address
 from typing import Final
 
 from mcp_bridge.access.proxies import Source
 from mcp_bridge.wire.failures import refused
-from mcp_bridge.wire.headers import Headers
+from mcp_bridge.wire.headers import REMEMBERED, Headers
 
 _LOOPBACK: Final = frozenset(("localhost", "127.0.0.1", "[::1]", "::1"))
 _AUTHORITY = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^:/?#@\[\]\s]+)(:[0-9]{1,5})?")
@@ -42,20 +43,11 @@ class Guard:
             hosts = [source.host]
         if target_authority is not None:
             hosts = [*hosts, target_authority]
-        if not hosts or not all(self._is_host_allowed(host) for host in hosts):
+        if not hosts or not all(_is_host_allowed(host, self.allowed_hosts, self.loopback) for host in hosts):
             raise refused(403, "Host is not allowed", closes=True)
         origins = headers.all("Origin")
         if len(origins) > 1 or not all(self._is_origin_allowed(origin) for origin in origins):
             raise refused(403, "Origin is not allowed", closes=True)
-
-    def _is_host_allowed(self, host: str) -> bool:
-        match = _AUTHORITY.fullmatch(host)
-        if match is None:
-            return False
-        name = match["host"].lower()
-        if self.loopback:
-            return is_loopback(name) or name in self.allowed_hosts or host.lower() in self.allowed_hosts
-        return not self.allowed_hosts or name in self.allowed_hosts or host.lower() in self.allowed_hosts
 
     def _is_origin_allowed(self, origin: str) -> bool:
         if origin in self.allowed_origins:
@@ -63,6 +55,17 @@ class Guard:
         match = _LOOPBACK_ORIGIN.fullmatch(origin)
         authority = _AUTHORITY.fullmatch(match["authority"]) if match else None
         return self.loopback and authority is not None and is_loopback(authority["host"].lower())
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _is_host_allowed(host: str, allowed_hosts: frozenset[str], loopback: bool) -> bool:
+    match = _AUTHORITY.fullmatch(host)
+    if match is None:
+        return False
+    name = match["host"].lower()
+    if loopback:
+        return is_loopback(name) or name in allowed_hosts or host.lower() in allowed_hosts
+    return not allowed_hosts or name in allowed_hosts or host.lower() in allowed_hosts
 
 
 def is_loopback(host: str) -> bool:

@@ -6,9 +6,10 @@ words like any other.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
-from mcp_bridge.wire.headers import Headers
+from mcp_bridge.wire.headers import REMEMBERED, Headers
 
 Network = IPv4Network | IPv6Network
 
@@ -52,6 +53,8 @@ class Proxies:
         )
 
     def _trusts(self, address: str) -> bool:
+        if not self._networks:
+            return False
         try:
             parsed = ip_address(address)
         except ValueError:
@@ -70,6 +73,7 @@ def _listed(headers: Headers, name: str) -> list[str]:
     return [part.strip() for part in ",".join(headers.all(name)).split(",") if part.strip()]
 
 
+@lru_cache(maxsize=REMEMBERED)
 def _bucket(address: str) -> str:
     try:
         parsed = ip_address(address)

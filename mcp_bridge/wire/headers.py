@@ -9,7 +9,8 @@ import re
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from enum import Enum
-from typing import Any, Final
+from functools import lru_cache
+from typing import Any, Final, Self
 
 from mcp_bridge.wire.failures import header_mismatch, refused
 
@@ -20,6 +21,8 @@ _INTEGER = re.compile(r"-?[0-9]{1,640}(\.0{1,640})?")
 _QUALITY = re.compile(r"0(\.[0-9]{0,3})?|1(\.0{0,3})?")
 JSON: Final = "application/json"
 EVENT_STREAM: Final = "text/event-stream"
+REMEMBERED: Final = 256
+"""Values of a header of which it is remembered how they read: most clients send the same ones again and again."""
 
 
 class Headers:
@@ -27,8 +30,25 @@ class Headers:
 
     def __init__(self, fields: Iterable[tuple[str, str]]) -> None:
         self._values: dict[str, list[str]] = {}
+        self.size_bytes = 0
+        """As they were sent; 0 where they were not."""
         for name, value in fields:
             self._values.setdefault(name.lower(), []).append(value.strip(" \t"))
+
+    @classmethod
+    def read(cls, fields: Iterable[tuple[bytes, bytes]]) -> Self:
+        """The fields as they were sent."""
+        headers = cls(())
+        values, size = headers._values, 0
+        for raw_name, raw_value in fields:
+            size += len(raw_name) + len(raw_value)
+            name, value = _lower(raw_name), raw_value.decode("latin-1").strip(" \t")
+            if name in values:
+                values[name].append(value)
+            else:
+                values[name] = [value]
+        headers.size_bytes = size
+        return headers
 
     def all(self, name: str) -> list[str]:
         """Every value of a field, in order."""
@@ -118,25 +138,37 @@ class Form(Enum):
     EVENT_STREAM = EVENT_STREAM
 
 
+@lru_cache(maxsize=REMEMBERED)
+def _lower(name: bytes) -> str:
+    return name.decode("latin-1").lower()
+
+
 def choose_form(headers: Headers) -> Form:
     """The form of the answer that the client accepts best, JSON where it can be. Raises Failure 406.
 
     No Accept at all, `*/*` and `application/*` are tolerated, `q=0` is honoured. Source: case 12.
     """
     values = headers.all("Accept")
-    if not values:
-        return Form.JSON
-    ranges = [_read_range(text) for text in ",".join(values).split(",") if text.strip()]
-    for form in Form:
-        if _accepts(ranges, form.value):
-            return form
-    raise refused(406, f"Accept must admit {JSON} or {EVENT_STREAM}")
+    form = _best_form(",".join(values)) if values else Form.JSON
+    if form is None:
+        raise refused(406, f"Accept must admit {JSON} or {EVENT_STREAM}")
+    return form
 
 
 def accepts_stream(headers: Headers) -> bool:
     """Whether the client names server-sent events among what it accepts; `*/*` does not say that it can read them."""
-    ranges = [_read_range(text) for text in ",".join(headers.all("Accept")).split(",") if text.strip()]
-    return (EVENT_STREAM, True) in ranges
+    return (EVENT_STREAM, True) in _read_ranges(",".join(headers.all("Accept")))
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _best_form(accept: str) -> Form | None:
+    ranges = _read_ranges(accept)
+    return next((form for form in Form if _accepts(ranges, form.value)), None)
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _read_ranges(accept: str) -> tuple[tuple[str, bool], ...]:
+    return tuple(_read_range(text) for text in accept.split(",") if text.strip())
 
 
 def _read_range(text: str) -> tuple[str, bool]:
@@ -149,7 +181,7 @@ def _read_range(text: str) -> tuple[str, bool]:
     return media, True
 
 
-def _accepts(ranges: list[tuple[str, bool]], media: str) -> bool:
+def _accepts(ranges: tuple[tuple[str, bool], ...], media: str) -> bool:
     """Whether the most specific range that covers `media` wants it."""
     for candidate in (media, media.partition("/")[0] + "/*", "*/*"):
         wishes = [wanted for name, wanted in ranges if name == candidate]
@@ -161,13 +193,21 @@ def _accepts(ranges: list[tuple[str, bool]], media: str) -> bool:
 def check_content(headers: Headers) -> None:
     """Raises Failure 415 unless the body is JSON in UTF-8 and not compressed. Source: H21, case 14."""
     types = headers.all("Content-Type")
-    media, *parameters = (part.strip().lower() for part in (types[0] if types else "").split(";"))
-    if len(types) != 1 or media != JSON:
-        raise refused(415, f"Content-Type must be {JSON}", closes=True)
+    fault = f"Content-Type must be {JSON}" if len(types) != 1 else _content_fault(types[0])
+    if fault is not None:
+        raise refused(415, fault, closes=True)
+    encodings = headers.all("Content-Encoding")
+    if any(encoding.strip().lower() not in ("", "identity") for encoding in ",".join(encodings).split(",") if encodings):
+        raise refused(415, "Content-Encoding must be identity", closes=True)
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _content_fault(content_type: str) -> str | None:
+    media, *parameters = (part.strip().lower() for part in content_type.split(";"))
+    if media != JSON:
+        return f"Content-Type must be {JSON}"
     for parameter in parameters:
         name, _, value = parameter.partition("=")
         if name.strip() == "charset" and value.strip().strip('"') not in ("utf-8", "utf8"):
-            raise refused(415, "the charset must be utf-8", closes=True)
-    encodings = ",".join(headers.all("Content-Encoding")).split(",")
-    if any(encoding.strip().lower() not in ("", "identity") for encoding in encodings):
-        raise refused(415, "Content-Encoding must be identity", closes=True)
+            return "the charset must be utf-8"
+    return None

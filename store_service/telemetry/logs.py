@@ -1,7 +1,9 @@
 """Structured logs: one line an event, on standard error."""
 
+import functools
 import logging
 import sys
+import time
 from typing import Any, Literal
 
 import msgspec
@@ -26,17 +28,43 @@ def configure_logs(*, level: str = "info", format: LogFormat = "json") -> None: 
     else:
         render = [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
     threshold = logging.getLevelNamesMapping()[level.upper()]
-    # Our own lines go straight to the stream; the detour over the standard library, which others take, costs three times.
+    # Our own lines go straight to the stream, as JSON in one step; the detour that others' lines take costs five times.
     structlog.configure(
-        processors=[*shared, *render],
+        processors=[_to_line] if format == "json" else [*shared, *render],
         wrapper_class=structlog.make_filtering_bound_logger(threshold),
-        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        logger_factory=_stream() if format == "json" else structlog.WriteLoggerFactory(sys.stderr),
         cache_logger_on_first_use=False,
     )
     handler = logging.StreamHandler(sys.stderr)
     remove = structlog.stdlib.ProcessorFormatter.remove_processors_meta
     handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=[remove, *render]))
     logging.basicConfig(level=threshold, handlers=[handler], force=True)
+
+
+def _stream() -> structlog.BytesLoggerFactory:
+    return structlog.BytesLoggerFactory(sys.stderr.buffer)
+
+
+def _to_line(_logger: Any, level: str, event: structlog.typing.EventDict) -> bytes:
+    """An event of ours as its line: what `shared` and `render` make of it, at once."""
+    context = structlog.contextvars.get_contextvars()
+    if context:
+        event = {**context, **event}
+    event["level"] = "error" if level == "exception" else level
+    event["timestamp"] = _stamp(time.time())
+    if "exc_info" in event:
+        event = dict(structlog.processors.format_exc_info(_logger, level, event))
+    return msgspec.json.encode(event, enc_hook=str)
+
+
+def _stamp(now: float) -> str:
+    seconds = int(now)
+    return f"{_second(seconds)}.{int((now - seconds) * 1e6):06d}Z"
+
+
+@functools.lru_cache(maxsize=4)
+def _second(seconds: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
 
 
 def _to_json(event: Any, **_: Any) -> str:

@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -461,6 +462,44 @@ async def test_a_fault_of_ours_is_answered_under_an_id_that_the_log_has(
     fake.trouble = None
     logged = "".join(capfd.readouterr())
     assert answer.json["error"]["data"]["correlationId"] in logged
+
+
+async def test_an_answer_has_a_date_and_leaves_the_connection_as_its_client_wished(client: Client) -> None:
+    request = post(headers_for("server/discover"), json.dumps(DISCOVER).encode())
+    closing = post({**headers_for("server/discover"), "Connection": "close"}, json.dumps(DISCOVER).encode())
+    both = await raw(client.port, request + closing, until_closed=True)
+    first, second = both.split(b"HTTP/1.1 200 OK\r\n")[1:]
+    for answer in (first, second):
+        head, _, body = answer.partition(b"\r\n\r\n")
+        assert b"Content-Length: %d" % len(body) in head
+        assert re.search(rb"\r\nDate: \w{3}, \d\d \w{3} \d{4} \d\d:\d\d:\d\d GMT", head)
+        assert json.loads(body)["result"]["resultType"] == "complete"
+    assert b"Connection" not in first
+    assert b"Connection: close" in second
+    old = await raw(client.port, request.replace(b"HTTP/1.1", b"HTTP/1.0"), until_closed=True)
+    assert b"Connection: close" in old
+    kept = await raw(client.port, request.replace(b"HTTP/1.1\r\n", b"HTTP/1.0\r\nConnection: keep-alive\r\n"))
+    assert b"Connection: keep-alive" in kept
+
+
+async def test_a_client_that_does_not_read_is_not_written_to_for_ever(client: Client, fake: FakeTaskStore) -> None:
+    task = (await client.call("task", tasks=True)).result["taskId"]
+    await fake.complete(task, json.dumps({"content": [{"type": "text", "text": "x" * 2**20}]}).encode())
+    params = {"taskId": task, "_meta": meta(TASKS)}
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tasks/get", "params": params}).encode()
+    reader, writer = await asyncio.open_connection("127.0.0.1", client.port, limit=2**16)
+    fake.read.clear()
+    writer.write(post(headers_for("tasks/get", task), body) * 9)
+    async with asyncio.timeout(10):
+        while not fake.read:
+            await asyncio.sleep(0.001)
+        for _ in range(30):  # time enough for the others' answers, if they were made
+            assert (await client.ask("server/discover")).status == 200
+        assert len(fake.read) < 9
+        answers = b""
+        while answers.count(b"HTTP/1.1 200 OK") < 9:
+            answers += await reader.read(2**16)
+    writer.close()
 
 
 async def test_answers_tell_nothing_about_what_serves_them_and_are_not_stored(client: Client) -> None:

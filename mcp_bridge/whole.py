@@ -1,0 +1,55 @@
+"""Floor 4: an answer whose bytes are all there. Head and body go out in one write, which is half of what an answer costs."""
+
+import functools
+import time
+from email.utils import formatdate
+
+from aiohttp import HttpVersion11, web
+from aiohttp.abc import AbstractStreamWriter
+
+
+class Whole(web.StreamResponse):
+    """A 200 with this body. `head` is its header fields as they are sent, but for length, date and connection."""
+
+    def __init__(self, head: bytes, body: bytes) -> None:
+        super().__init__()
+        self._head = head
+        self._whole = body
+
+    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
+        """Sends it. Raises ConnectionResetError when the client has left."""
+        transport = request.transport
+        if transport is None or transport.is_closing():
+            raise ConnectionResetError("the client has left")
+        if self.keep_alive is None:
+            self._keep_alive = request.keep_alive
+        connection = b""
+        if not self.keep_alive:
+            connection = b"Connection: close\r\n"
+        elif request.version < HttpVersion11:
+            connection = b"Connection: keep-alive\r\n"
+        head = b"HTTP/1.1 200 OK\r\n%s%sContent-Length: %d\r\n%s\r\n" % (
+            self._head, connection, len(self._whole), _date(int(time.time()))
+        )  # fmt: skip
+        transport.write(head + self._whole if len(self._whole) < _COPIED_BYTES else head)
+        if len(self._whole) >= _COPIED_BYTES:
+            transport.write(self._whole)
+        await request.writer.drain()
+        self._eof_sent = True
+        return None
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        """Nothing is left to be sent."""
+
+
+_COPIED_BYTES = 16 * 1024
+
+
+@functools.lru_cache(maxsize=2)
+def _date(second: int) -> bytes:
+    return f"Date: {formatdate(second, usegmt=True)}\r\n".encode()
+
+
+def head_of(fields: dict[str, str]) -> bytes:
+    """Header fields as they are sent."""
+    return "".join(f"{name}: {value}\r\n" for name, value in fields.items()).encode()
