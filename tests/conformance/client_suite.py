@@ -7,12 +7,12 @@ server are: green only if it ran, at least one check passed, and every other one
 import asyncio
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
 
 import msgspec
 
-from tests.conformance.suite import GRACE_SECONDS, MODERN, Check, Outcome, Scenario, judge, report, say, summary
+from tests.conformance.suite import GRACE_SECONDS, MODERN, Check, Outcome, Scenario, judge, run_side_by_side
 from tests.node_tools.installation import Installation, InstallationError, default_folder, install, run
 from tests.pair import ROOT
 
@@ -56,14 +56,13 @@ async def run_client_scenario(installation: Installation, scenario: Scenario) ->
 
 
 async def run_client_suite(scenarios: Sequence[Scenario], *, folder: Path) -> bool:
-    """Runs `scenarios` one by one and prints each. Returns whether all were green. Raises InstallationError."""
+    """Runs `scenarios` a few at a time and prints each. Returns whether all were green. Raises InstallationError."""
     installation = await install(folder)
-    outcomes = []
-    for scenario in scenarios:
-        outcomes.append(await run_client_scenario(installation, scenario))
-        say(report(outcomes[-1]))
-    say(summary(outcomes, "client scenarios"))
-    return bool(outcomes) and all(outcome.green for outcome in outcomes)
+
+    def run_one(scenario: Scenario) -> Coroutine[object, object, Outcome]:
+        return run_client_scenario(installation, scenario)
+
+    return await run_side_by_side(scenarios, run_one, noun="client scenarios")
 
 
 def main() -> int:

@@ -16,7 +16,7 @@ import asyncio
 import dataclasses
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,6 +36,7 @@ FIXTURES = Path(__file__).parent / "fixtures"
 METHOD_NOT_FOUND = "JSON-RPC error -32601"
 NOT_MADE = frozenset({"SKIPPED", "INFO"})  # the suite looked at nothing, or judged nothing
 SCENARIO_TIMEOUT_SECONDS = 60
+SIDE_BY_SIDE = 3  # most of them wait most of their time
 GRACE_SECONDS = 15  # for Node to start and to report a scenario that took all of its time
 
 
@@ -54,6 +55,8 @@ class Scenario:
     """Ids of checks that may be SKIPPED or INFO, each because of something we do not serve."""
     not_served: frozenset[str] = frozenset()
     """Ids of checks that may fail, but by "method not found" alone."""
+    is_alone: bool = False
+    """Whether it is run with no other beside it, as it gives answers little time."""
 
     @property
     def label(self) -> str:
@@ -128,6 +131,7 @@ EXPECTED_GREEN = (
         name="server-stateless",
         revision=MODERN,
         not_applicable=LISTEN_NOT_SERVED | PROMPTS_NOT_SERVED,
+        is_alone=True,
     ),
     Scenario(name="tools-list", revision=MODERN),
     Scenario(name="tools-call-simple-text", revision=MODERN),
@@ -254,17 +258,37 @@ async def run_scenario(installation: Installation, url: str, scenario: Scenario)
 
 
 async def run_suite(url: str, scenarios: Sequence[Scenario], *, folder: Path) -> bool:
-    """Installs the suite in `folder` if need be, runs `scenarios` one by one, prints each.
+    """Installs the suite in `folder` if need be, runs `scenarios` a few at a time, prints each.
 
     Returns whether all were green. Raises `InstallationError`.
     """
     installation = await install(folder)
+
+    def run_one(scenario: Scenario) -> Coroutine[object, object, Outcome]:
+        return run_scenario(installation, url, scenario)
+
+    return await run_side_by_side(scenarios, run_one, noun="scenarios")
+
+
+async def run_side_by_side(
+    scenarios: Sequence[Scenario], run_one: Callable[[Scenario], Coroutine[object, object, Outcome]], *, noun: str
+) -> bool:
+    """Runs `scenarios`, those that want to be alone first, prints each in its order. Returns whether all were green."""
+    places = asyncio.Semaphore(SIDE_BY_SIDE)
+    alone = {scenario.label: await run_one(scenario) for scenario in scenarios if scenario.is_alone}
+
+    async def placed(scenario: Scenario) -> Outcome:
+        if scenario.label in alone:
+            return alone[scenario.label]
+        async with places:
+            return await run_one(scenario)
+
     outcomes = []
-    for scenario in scenarios:
-        outcome = await run_scenario(installation, url, scenario)
-        outcomes.append(outcome)
-        say(report(outcome))
-    say(summary(outcomes, "scenarios"))
+    async with asyncio.TaskGroup() as group:
+        for running in [group.create_task(placed(scenario)) for scenario in scenarios]:
+            outcomes.append(await running)
+            say(report(outcomes[-1]))
+    say(summary(outcomes, noun))
     return bool(outcomes) and all(outcome.green for outcome in outcomes)
 
 
