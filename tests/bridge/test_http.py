@@ -288,7 +288,7 @@ async def test_a_falsy_id_is_an_id(client: Client) -> None:
         assert type(answer.json["id"]) is type(request_id)
 
 
-@pytest.mark.must("B-11", "H-07", "H-08", "T-23", "X-02")
+@pytest.mark.must("B-11", "C-09", "H-07", "H-08", "T-23", "X-02")
 async def test_a_notification_is_accepted_and_dropped(client: Client, fake: FakeTaskStore) -> None:
     for method in ("notifications/cancelled", "tools/call", "no/such"):
         answer = await client.send({"jsonrpc": "2.0", "method": method, "params": {}}, headers_for("wrong"))
