@@ -29,8 +29,8 @@ function rawDispatch(transport) {
     });
 }
 
-async function connected(capabilities, work) {
-  const client = new Client(clientInfo, { capabilities, versionNegotiation: { mode: "auto" } });
+async function connected(capabilities, work, mode = "auto") {
+  const client = new Client(clientInfo, { capabilities, versionNegotiation: { mode } });
   const transport = new StreamableHTTPClientTransport(new URL(url));
   await client.connect(transport);
   try {
@@ -76,6 +76,18 @@ const scenarios = {
       const result = await client.callTool({ name: "greet", arguments: { name: "Ann" } });
       return { tools: tools.map((tool) => tool.name), text: result.content[0].text };
     }),
+
+  earlier: () =>
+    connected(
+      {},
+      async (client) => {
+        const told = [];
+        const call = { name: "test_tool_with_progress", arguments: {} };
+        const result = await client.callTool(call, { onprogress: ({ progress }) => told.push(progress) });
+        return { told, text: result.content[0].text };
+      },
+      "legacy",
+    ),
 
   rounds: () =>
     connected({ elicitation }, async (client) => {

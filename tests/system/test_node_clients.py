@@ -22,6 +22,7 @@ INSPECTED: Mapping[str, tuple[str, ...]] = {
     "server": ("--method", "initialize"),
     "list": ("--method", "tools/list", "--strict", "--output", "tools.json"),
     "plain": ("--method", "tools/call", "--tool-name", "greet", "--tool-arg", "name=Ann"),
+    "earlier": ("--protocol-era", "legacy", "--method", "tools/call", "--tool-name", "greet", "--tool-arg", "name=Ann"),
     "headers": ("--method", "tools/call", "--tool-name", "test_custom_headers", "--tool-args-json", '{"message": "Grüße"}'),
     "task": ("--method", "tools/call", "--tool-name", "slow_compute", "--tool-args-json", '{"seconds": 1, "label": "seen"}'),
     "tool error": ("--method", "tools/call", "--tool-name", "failing_job"),
@@ -60,9 +61,10 @@ async def _node_client(installation: Installation, url: str, folder: Path) -> Ma
 async def _inspect(installation: Installation, url: str, home: Path, arguments: tuple[str, ...]) -> tuple[int | None, Any]:
     """The exit status of one call, and what it printed, as JSON."""
     home.mkdir()
-    where = ("--server-url", url, "--transport", "http", "--protocol-era", "modern")
+    where = ("--server-url", url, "--transport", "http")
+    era = () if "--protocol-era" in arguments else ("--protocol-era", "modern")
     status, output = await run(
-        installation.command(installation.inspector, "--cli", *where, "--format", "json", "--quiet", *arguments),
+        installation.command(installation.inspector, "--cli", *where, *era, "--format", "json", "--quiet", *arguments),
         environment={**installation.environment(), "HOME": str(home)},
         timeout_seconds=SECONDS,
         folder=home,
@@ -79,6 +81,12 @@ def test_the_node_client_without_tasks_gets_the_plain_result_of_a_held_call(seen
     assert text(seen["plain"]) == "Hello, Ann!"
     assert seen["plain"]["era"] == "modern"
     assert "slow_compute" in seen["plain"]["tools"]
+
+
+def test_the_node_client_of_an_earlier_revision_is_told_of_progress(seen: Mapping[str, Any]) -> None:
+    assert text(seen["earlier"]) == "done"
+    assert seen["earlier"]["era"] == "legacy"
+    assert seen["earlier"]["told"] == [0, 50, 100]
 
 
 def test_the_node_client_answers_what_a_held_call_asks(seen: Mapping[str, Any]) -> None:
@@ -122,9 +130,11 @@ def test_the_inspector_meets_a_modern_server_with_sound_tools(seen: Mapping[str,
     assert status == 0, told  # --strict ends with 6 for a schema that is not portable
 
 
-def test_the_inspector_calls_a_tool_and_repeats_its_argument_in_a_header(seen: Mapping[str, Any]) -> None:
+def test_the_inspector_of_either_era_calls_a_tool_and_repeats_its_argument_in_a_header(seen: Mapping[str, Any]) -> None:
     status, (plain,) = seen["inspector"]["plain"]
     assert (status, plain["result"]["content"]) == (0, [{"type": "text", "text": "Hello, Ann!"}])
+    status, (earlier,) = seen["inspector"]["earlier"]
+    assert (status, earlier["result"]["content"]) == (0, plain["result"]["content"])
     status, (headers,) = seen["inspector"]["headers"]
     assert (status, headers["result"]["content"][0]["text"]) == (0, "The headers are right.")
 
