@@ -92,7 +92,7 @@ async def create(session: Session, target: Target, *, ttl_ms: int = DAY_MS) -> l
         contract=contract,
         priority=0,
         input=Payload(JSON, b"{}"),
-        abandon_after_ms=0,
+        abandon_after_ms=DAY_MS,
     )
     return await session.tasks.create_tasks([(new, target.new_task, b"digest")])
 

@@ -159,7 +159,7 @@ class Model:
         """Somebody waits for it, for so long; 0 means that its id was handed out."""
         check(0 <= abandon_ms < YEARS)
         task = self._find(tenant_id, task_id, owner)
-        if task.state not in TERMINAL:
+        if task.state not in TERMINAL and task.abandon_at is not None:
             task.abandon_at = self.now + abandon_ms * MS if abandon_ms else None
         return {}
 
@@ -406,9 +406,9 @@ class Model:
         raise Refused("TOMBSTONE_NOT_FOUND")
 
     def compact_signals(self, *, tenant_id: str, older_than_ms: int) -> Answer:
-        """Signals that are over are forgotten, but for one that woke a task that lives."""
+        """Signals that are over are forgotten, but for one that woke a task that lives, or failed and may be redriven."""
         check(is_name(tenant_id) and 1 <= older_than_ms < 10 * YEARS)
-        live = {one.wait.signal_id for one in self._of(tenant_id) if one.wait and one.state not in TERMINAL}
+        live = {one.wait.signal_id for one in self._of(tenant_id) if one.wait and one.state not in ("COMPLETED", "CANCELLED")}
         gone = [
             key
             for key, one in self.signals.items()

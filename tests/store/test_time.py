@@ -172,14 +172,17 @@ async def test_a_task_that_nobody_waits_for_is_cancelled(store: Stubs, clock: Cl
     assert (await get(store, tasks["kept"].task_id)).state == live
 
 
-async def test_a_task_that_is_attached_to_after_the_fact_may_be_abandoned(
+async def test_a_task_whose_id_was_handed_out_is_never_abandoned_whoever_attaches_later(
     store: Stubs, clock: Clock, database: asyncpg.Connection
 ) -> None:
-    task = await create(store)
-    await attach(store, task.task_id, abandon_ms=5_000)
-    await clock.advance(seconds=6)
+    at_once, later = await create(store), await create(store, abandon_ms=10_000)
+    await attach(store, later.task_id, abandon_ms=0)
+    for task in (at_once, later):
+        await attach(store, task.task_id, abandon_ms=5_000)
+    await clock.advance(seconds=100_000)
     await bring_along(store, database)
-    assert (await get(store, task.task_id)).state == types_pb2.TASK_STATE_CANCELLED
+    for task in (at_once, later):
+        assert (await get(store, task.task_id)).state == types_pb2.TASK_STATE_QUEUED
 
 
 async def test_an_attachment_forgets_nothing_else_that_is_timed(
@@ -238,8 +241,10 @@ async def test_what_was_looked_at_in_vain_is_not_due_any_more(store: Stubs, cloc
     await clock.advance(seconds=60)
     await bring_along(store, database)
     assert await database.fetch(PROMOTE) == []
-    due = await database.fetch("SELECT check_at - tenure.task_now() AS left FROM tenure.task_state")
-    assert all(230 < row["left"].total_seconds() <= 240 for row in due)
+    due = await database.fetch("SELECT check_at - tenure.task_now() AS left FROM tenure.task_state ORDER BY 1")
+    abandonment, lease_end = (row["left"].total_seconds() for row in due)
+    assert 230 < abandonment <= 240
+    assert 530 < lease_end <= 540
 
 
 async def test_the_chores_look_past_a_tenant_that_others_hold(

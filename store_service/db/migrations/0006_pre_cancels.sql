@@ -58,7 +58,8 @@ BEGIN
   RETURN QUERY SELECT u.o, u.outcome, u.w, v_opened FROM unnest(v_outcome, v_worker) WITH ORDINALITY u(outcome, w, o);
 END $$;
 
--- Says that tasks are still waited for, until `p_abandon_ms` from now, or for good where that is 0: OK or NOT_FOUND.
+-- Says that tasks are still waited for, until `p_abandon_ms` from now, or for good where that is 0: OK or NOT_FOUND. What is
+-- waited for for good stays so.
 -- `check_at` only ever moves closer here, so that a renewal stays in its page; what looks then finds nothing due.
 CREATE FUNCTION tenure.attach_tasks(p_tenant text[], p_task uuid[], p_issuer text[], p_subject text[], p_abandon_ms bigint[])
 RETURNS TABLE (ordinal bigint, outcome text)
@@ -79,6 +80,7 @@ BEGIN
   ), attached AS (
     UPDATE task_state s SET abandon_at = i.abandon_at, check_at = least(s.check_at, i.abandon_at)
     FROM item i WHERE i.found AND s.tenant_id = i.t AND s.task_id = i.id AND s.ended_at IS NULL
+      AND s.abandon_at IS NOT NULL
   )
   SELECT i.o, CASE WHEN i.found THEN 'OK' ELSE 'NOT_FOUND' END FROM item i;
 END $$;

@@ -182,7 +182,8 @@ class TaskServiceServicer:
 
     def AttachTask(self, request, context):
         """Says that somebody still waits for a task that was created with `abandon_after_ms`. Idempotent.
-        Refused with TASK_NOT_FOUND. On a task that has ended it changes nothing.
+        Refused with TASK_NOT_FOUND. On a task that has ended it changes nothing, nor on one whose id was handed out: whoever
+        has the id may come back at any time, so that it is never abandoned.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

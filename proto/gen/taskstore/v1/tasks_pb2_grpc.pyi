@@ -60,7 +60,8 @@ class TaskServiceStub:
     """Records the wish that a task ends, or ends it. Idempotent. Refused with TASK_NOT_FOUND."""
     AttachTask: _grpc.UnaryUnaryMultiCallable[_tasks_pb2.AttachTaskRequest, _tasks_pb2.AttachTaskResponse]
     """Says that somebody still waits for a task that was created with `abandon_after_ms`. Idempotent.
-    Refused with TASK_NOT_FOUND. On a task that has ended it changes nothing.
+    Refused with TASK_NOT_FOUND. On a task that has ended it changes nothing, nor on one whose id was handed out: whoever
+    has the id may come back at any time, so that it is never abandoned.
     """
     WatchTasks: _grpc.StreamStreamMultiCallable[_tasks_pb2.WatchTasksRequest, _tasks_pb2.WatchTasksResponse]
     """Sends each task that is watched as it stands, then again whenever it visibly changed, until it has ended. One stream
@@ -124,7 +125,8 @@ class TaskServiceAsyncStub(TaskServiceStub):
     """Records the wish that a task ends, or ends it. Idempotent. Refused with TASK_NOT_FOUND."""
     AttachTask: _aio.UnaryUnaryMultiCallable[_tasks_pb2.AttachTaskRequest, _tasks_pb2.AttachTaskResponse]  # type: ignore[assignment]
     """Says that somebody still waits for a task that was created with `abandon_after_ms`. Idempotent.
-    Refused with TASK_NOT_FOUND. On a task that has ended it changes nothing.
+    Refused with TASK_NOT_FOUND. On a task that has ended it changes nothing, nor on one whose id was handed out: whoever
+    has the id may come back at any time, so that it is never abandoned.
     """
     WatchTasks: _aio.StreamStreamMultiCallable[_tasks_pb2.WatchTasksRequest, _tasks_pb2.WatchTasksResponse]  # type: ignore[assignment]
     """Sends each task that is watched as it stands, then again whenever it visibly changed, until it has ended. One stream
@@ -233,7 +235,8 @@ class TaskServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_tasks_pb2.AttachTaskResponse, _abc.Awaitable[_tasks_pb2.AttachTaskResponse]]:
         """Says that somebody still waits for a task that was created with `abandon_after_ms`. Idempotent.
-        Refused with TASK_NOT_FOUND. On a task that has ended it changes nothing.
+        Refused with TASK_NOT_FOUND. On a task that has ended it changes nothing, nor on one whose id was handed out: whoever
+        has the id may come back at any time, so that it is never abandoned.
         """
 
     @_abc_1.abstractmethod

@@ -470,7 +470,9 @@ class Task(_message.Message):
     priority: _builtins.int
     """Higher runs first within its tenant."""
     change: _builtins.int
-    """Grows with each visible change. Two snapshots with the same number are equal."""
+    """Grows with each visible change. Snapshots with the same number differ in nothing but `read_at`, `checkpoints` and
+    `lease_expires_at`.
+    """
     cancel_requested: _builtins.bool
     """Whether its caller asked for its end."""
     attempts: _builtins.int
