@@ -59,6 +59,14 @@ class _Parts:
     keys: tuple[Keys, ...]
     background: list[asyncio.Task[None]]
 
+    async def take_apart(self) -> None:
+        """Closes what is open."""
+        await self.runner.cleanup()
+        for task in self.background:
+            task.cancel()
+        await asyncio.gather(*self.background, return_exceptions=True)
+        await self.store.close()
+
 
 @dataclass(slots=True)
 class _Access:
@@ -114,9 +122,14 @@ class Bridge:
         issuers = load_issuers(config.issuers, on_loopback=is_loopback(config.host)) if config.issuers else None
         if issuers is None and config.dev_tenant not in routes.tenants:
             raise ConfigError(f"TENURE_BRIDGE_DEV_TENANT is {config.dev_tenant}, which {config.routes} has no tools for")
-        self._parts = parts = await self._put_together(routes, issuers)
-        await parts.site.start()
-        self._admin.start()
+        parts = await self._put_together(routes, issuers)
+        try:
+            await parts.site.start()
+            self._admin.start()
+        except OSError:
+            await parts.take_apart()
+            raise
+        self._parts = parts
         mode = "development" if issuers is None else "authorization"
         structlog.get_logger().info("bridge_started", port=self.port, admin_port=self.admin_port, mode=mode)
 
@@ -134,11 +147,7 @@ class Bridge:
         await parts.endpoint.drain(self._config.drain_seconds)
         parts.held.drain()
         await parts.endpoint.drain(FAREWELL_SECONDS)
-        await parts.runner.cleanup()
-        for task in parts.background:
-            task.cancel()
-        await asyncio.gather(*parts.background, return_exceptions=True)
-        await parts.store.close()
+        await parts.take_apart()
         self._admin.stop()
         structlog.get_logger().info("bridge_stopped")
 

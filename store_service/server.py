@@ -114,19 +114,26 @@ class Store:
     async def start(self) -> None:
         """Checks the schema, puts the parts together, and serves.
 
-        Raises SchemaError when the schema is not one it may run on, Refusal when the database cannot be reached, OSError
-        when a port is taken.
+        Raises SchemaError when the schema is not one it may run on, Refusal when the database cannot be reached, OSError or
+        RuntimeError when a port is taken. Then nothing of it is left.
         """
         config = self._config
         await check_schema(config.dsn, allow_test_clock=config.allow_test_clock)
-        database = await open_database(config.dsn, size=config.pool_size, registry=self._registry)
-        self._parts = parts = self._put_together(database)
-        parts.wakeups.start()
-        parts.chores.start()
-        await parts.server.start()
+        async with contextlib.AsyncExitStack() as started:
+            database = await open_database(config.dsn, size=config.pool_size, registry=self._registry)
+            started.push_async_callback(database.close)
+            parts = self._put_together(database)
+            started.push_async_callback(parts.server.stop, grace=None)
+            started.push_async_callback(parts.wakeups.stop)
+            started.push_async_callback(parts.chores.stop)
+            parts.wakeups.start()
+            parts.chores.start()
+            await parts.server.start()
+            self._admin.start()
+            started.pop_all()
+        self._parts = parts
         for service in ("", *SERVICE_NAMES):
             await parts.health.set(service, health_pb2.HealthCheckResponse.SERVING)
-        self._admin.start()
         structlog.get_logger().info("store_started", port=parts.port, admin_port=self._admin.port)
 
     async def stop(self) -> None:

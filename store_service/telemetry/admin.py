@@ -20,34 +20,37 @@ class AdminServer:
     """Answers `/livez`, `/readyz` and `/metrics` from a thread of its own.
 
     A thread, because a process whose event loop or whose user code is busy is alive all the same. Liveness asks
-    nothing; readiness asks `ready`.
+    nothing; readiness asks `ready`. It takes its port when it starts, and gives it back when it stops.
     """
 
     def __init__(self, *, host: str, port: int, registry: CollectorRegistry, ready: Readiness) -> None:
-        self._server = make_server(
-            host,
-            port,
-            _application(registry, ready),
-            server_class=_ThreadingServer,
-            handler_class=_QuietHandler,
-        )
-        # `stop` waits for the end of a poll.
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="admin", daemon=True)
+        self._address = host, port
+        self._application = _application(registry, ready)
+        self._running: tuple[WSGIServer, threading.Thread] | None = None
 
     @property
     def port(self) -> int:
         """The port it listens on, which is a free one where 0 was asked for."""
-        return self._server.server_port
+        assert self._running is not None, "it is not started"
+        return self._running[0].server_port
 
     def start(self) -> None:
-        """Starts to answer."""
-        self._thread.start()
+        """Starts to answer. Raises OSError when the port is taken."""
+        server = make_server(*self._address, self._application, server_class=_ThreadingServer, handler_class=_QuietHandler)
+        # `stop` waits for the end of a poll.
+        thread = threading.Thread(target=server.serve_forever, args=(0.1,), name="admin", daemon=True)
+        self._running = server, thread
+        thread.start()
 
     def stop(self) -> None:
-        """Stops to answer and gives the port back."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(timeout=5)
+        """Stops to answer. One that does not run is left as it is."""
+        if self._running is None:
+            return
+        server, thread = self._running
+        server.shutdown()
+        server.server_close()
+        thread.join(timeout=5)
+        self._running = None
 
 
 class _ThreadingServer(ThreadingMixIn, WSGIServer):
