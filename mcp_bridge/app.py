@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
-from taskstore.v1 import tasks_pb2
 
 from mcp_bridge.access.bearer import bearer_access
 from mcp_bridge.access.callers import Authenticate, development_access
@@ -208,12 +207,12 @@ class Bridge:
         return "draining" if self._is_draining else self._store_trouble
 
     async def _ask_store(self, store: TaskStore) -> None:
-        """Asks from time to time for a task that there is not. Any answer of the store's own, a refusal too, shows that
-        it is reached; whether its database is, is for its own readiness to say."""
-        request = tasks_pb2.GetTaskRequest(tenant_id=self._config.dev_tenant, task_id="00000000-0000-0000-0000-000000000000")
+        """Asks the store from time to time whether it is there. Whether its database is, is for its own readiness to say; and
+        one that stops says so to its load balancer, behind which there are others."""
         while True:
             try:
-                await store.get_task(request, timeout_seconds=ASK_STORE_SECONDS)
-            except StoreError as error:
-                self._store_trouble = None if error.reason else "the store cannot be reached"
+                await store.check(timeout_seconds=ASK_STORE_SECONDS)
+                self._store_trouble = None
+            except StoreError:
+                self._store_trouble = "the store cannot be reached"
             await asyncio.sleep(ASK_STORE_SECONDS)

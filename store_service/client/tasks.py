@@ -2,9 +2,10 @@
 
 from collections.abc import AsyncGenerator
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import grpc.aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client import CollectorRegistry
 from taskstore.v1 import tasks_pb2, tasks_pb2_grpc, types_pb2
 
@@ -13,6 +14,8 @@ from store_service.client.calls import Method, Request, Response, call
 from store_service.client.channel import open_channel
 from store_service.client.task_watch import TERMINAL, Following, Snapshot, SnapshotReader, TaskWatch, Told
 from store_service.client.tls import Tls
+
+_SERVICE: Final[str] = tasks_pb2.DESCRIPTOR.services_by_name["TaskService"].full_name
 
 
 class TaskStore:
@@ -34,6 +37,7 @@ class TaskStore:
         self._channel = channel
         self._retry_seconds = retry_seconds
         self._stub = stub = tasks_pb2_grpc.TaskServiceStub(channel)
+        self._health = health_pb2_grpc.HealthStub(channel)
         self._watch = TaskWatch(stub)
         self._create_task: Method[tasks_pb2.CreateTaskRequest, tasks_pb2.CreateTaskResponse] = stub.CreateTask
         self._get_task: Method[tasks_pb2.GetTaskRequest, types_pb2.Task] = _reading(stub)
@@ -78,6 +82,13 @@ class TaskStore:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+    async def check(self, *, timeout_seconds: float = 2) -> bool:
+        """Whether the store that is reached serves, or is about to stop. It asks no database. Raises StoreError when none is
+        reached."""
+        request = health_pb2.HealthCheckRequest(service=_SERVICE)
+        response = await call(self._health.Check, request, timeout_seconds=timeout_seconds)
+        return bool(response.status == health_pb2.HealthCheckResponse.SERVING)
 
     async def create_task(
         self, request: tasks_pb2.CreateTaskRequest, *, timeout_seconds: float = 10
