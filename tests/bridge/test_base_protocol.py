@@ -20,6 +20,7 @@ KEY = re.compile(rf"{LABEL}(\.{LABEL})+/[a-zA-Z0-9]([a-zA-Z0-9._-]*[a-zA-Z0-9])?
 DONE = b'{"content":[]}'
 
 
+@pytest.mark.row("H22", "T1")
 @pytest.mark.must("B-03", "B-04", "B-31", "R-02", "T-05", "T-16", "T-22", "T-26")
 async def test_every_result_is_complete_but_a_created_task_and_says_what_the_server_is(client: Client) -> None:
     created = (await client.call("task", tasks=True)).result
@@ -40,6 +41,7 @@ async def test_every_result_is_complete_but_a_created_task_and_says_what_the_ser
     assert TASKS in results[1]["capabilities"]["extensions"], "the extension that has tasks is advertised"
 
 
+@pytest.mark.row("A16")
 @pytest.mark.must("B-32", "B-33")
 async def test_what_a_client_says_that_it_is_changes_nothing(client: Client) -> None:
     bodies = set()

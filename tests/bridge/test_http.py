@@ -40,6 +40,7 @@ def post(headers: dict[str, str], body: bytes, *, length: int | None = None, tar
     return head.encode() + b"\r\n" + body
 
 
+@pytest.mark.row("H1")
 @pytest.mark.must("H-39")
 @pytest.mark.parametrize("verb", ["GET", "DELETE", "HEAD", "PUT", "OPTIONS", "PATCH"])
 async def test_only_post_is_served(client: Client, verb: str) -> None:
@@ -63,6 +64,7 @@ NOWHERE = [
 NO_TENANTS = ["/t/other/mcp", "/t/DEV/mcp", "/t/%64ev/mcp", "/t/a%2Fb/mcp", "/t/dev/dev/mcp", f"/t/{'x' * 129}/mcp"]
 
 
+@pytest.mark.row("A3", "H1")
 @pytest.mark.must("H-01", "H-42")
 @pytest.mark.parametrize("path", NOWHERE + NO_TENANTS)
 async def test_elsewhere_there_is_nothing(client: Client, path: str) -> None:
@@ -82,6 +84,7 @@ async def test_the_development_tenant_has_a_path_of_its_own(client: Client) -> N
         assert answer.startswith(b"HTTP/1.1 200")
 
 
+@pytest.mark.row("H17")
 @pytest.mark.must("H-40", "H-41")
 async def test_sessions_and_replays_are_ignored_and_never_minted(client: Client) -> None:
     answer = await client.ask("server/discover", Mcp_Session_Id="x", Last_Event_ID="7")
@@ -89,6 +92,7 @@ async def test_sessions_and_replays_are_ignored_and_never_minted(client: Client)
     assert not {"mcp-session-id", "set-cookie"} & {name.lower() for name in answer.headers}
 
 
+@pytest.mark.row("H2", "H3")
 @pytest.mark.must("H-02", "H-03")
 @pytest.mark.parametrize(
     ("headers", "status"),
@@ -114,6 +118,7 @@ async def test_pages_of_other_sites_cannot_drive_a_local_bridge(client: Client, 
     assert answer.status == status
 
 
+@pytest.mark.row("H2", "H3")
 async def test_two_hosts_two_origins_and_a_foreign_absolute_target_are_refused(client: Client) -> None:
     body = json.dumps(DISCOVER).encode()
     headers = headers_for("server/discover")
@@ -124,6 +129,7 @@ async def test_two_hosts_two_origins_and_a_foreign_absolute_target_are_refused(c
     assert b" 200 " in await raw(client.port, post(headers, body, target="http://localhost/mcp"))
 
 
+@pytest.mark.row("H2")
 @pytest.mark.must("H-02", "H-03")
 async def test_a_listed_origin_is_matched_exactly(routes: Any, fake: FakeTaskStore) -> None:
     config = Config(routes=str(routes), port=0, admin_port=0, drain_seconds=0, allowed_origins=("https://good.example",))
@@ -141,6 +147,7 @@ async def test_a_listed_origin_is_matched_exactly(routes: Any, fake: FakeTaskSto
     await running.stop()
 
 
+@pytest.mark.row("T15")
 async def test_bad_http_is_answered_in_json_without_our_insides(client: Client) -> None:
     answer = await raw(client.port, b"NONSENSE\r\n\r\n", until_closed=True)
     assert b" 400 " in answer.splitlines()[0]
@@ -148,6 +155,7 @@ async def test_bad_http_is_answered_in_json_without_our_insides(client: Client) 
     assert b"ython" not in answer
 
 
+@pytest.mark.row("H19", "H21")
 @pytest.mark.parametrize(
     "headers",
     [
@@ -163,6 +171,7 @@ async def test_compressed_and_foreign_bodies_are_refused_unread(client: Client, 
     assert (await client.send(body, fields)).status == 415
 
 
+@pytest.mark.row("H21")
 @pytest.mark.parametrize("accept", ["application/json;q=0", "text/html"])
 async def test_an_answer_that_cannot_be_taken_is_not_made(client: Client, accept: str) -> None:
     answer = await client.ask("server/discover", Accept=accept)
@@ -170,6 +179,7 @@ async def test_an_answer_that_cannot_be_taken_is_not_made(client: Client, accept
     assert answer.code == -32600
 
 
+@pytest.mark.row("H18", "H21")
 @pytest.mark.must("H-09", "H-12")
 async def test_a_client_that_takes_only_events_gets_one(client: Client) -> None:
     answer = await client.ask("server/discover", Accept="text/event-stream")
@@ -186,10 +196,12 @@ def padded(size: int) -> bytes:
     return body + b" " * (size - len(body))
 
 
+@pytest.mark.row("H19")
 async def test_a_body_of_exactly_the_limit_is_taken(client: Client) -> None:
     assert (await client.send(padded(BODY_BYTES), headers_for("server/discover"))).status == 200
 
 
+@pytest.mark.row("H19")
 async def test_one_byte_more_is_refused_and_the_connection_closed(client: Client) -> None:
     answer = await raw(client.port, post(headers_for("server/discover"), padded(BODY_BYTES + 1)), until_closed=True)
     assert b" 413 " in answer.splitlines()[0]
@@ -197,6 +209,7 @@ async def test_one_byte_more_is_refused_and_the_connection_closed(client: Client
     assert b'"error"' in answer
 
 
+@pytest.mark.row("H19")
 async def test_the_real_bytes_of_a_chunked_body_are_counted(client: Client) -> None:
     head = "POST /mcp HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n"
     head += "".join(f"{name}: {value}\r\n" for name, value in headers_for("server/discover").items()) + "\r\n"
@@ -218,6 +231,7 @@ async def test_the_real_bytes_of_a_chunked_body_are_counted(client: Client) -> N
     assert sent < 20_000_000
 
 
+@pytest.mark.row("H19")
 async def test_a_body_that_is_shorter_than_it_says_holds_up_nobody_else(client: Client) -> None:
     _, writer = await asyncio.open_connection("127.0.0.1", client.port)
     writer.write(post(headers_for("server/discover"), b"{", length=100))
@@ -226,6 +240,7 @@ async def test_a_body_that_is_shorter_than_it_says_holds_up_nobody_else(client: 
     writer.close()
 
 
+@pytest.mark.row("H19")
 async def test_a_body_that_never_ends_is_given_up(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mcp_bridge.body.BODY_SECONDS", 0.01)
     answer = await raw(client.port, post(headers_for("server/discover"), b"{", length=100), until_closed=True)
@@ -244,6 +259,7 @@ async def test_a_client_that_asks_before_it_sends_is_told_to_go_on(client: Clien
     writer.close()
 
 
+@pytest.mark.row("H19")
 async def test_large_headers_and_targets_are_refused(client: Client) -> None:
     headers = headers_for("server/discover") | {f"X-{n}": "y" * 4000 for n in range(5)}
     assert (await client.send(DISCOVER, headers)).status == 431
@@ -270,6 +286,7 @@ BAD_JSON: list[tuple[bytes, int]] = [
 ]
 
 
+@pytest.mark.row("H4", "H5", "H6", "H20")
 @pytest.mark.must("B-01", "B-06")
 @pytest.mark.parametrize(("body", "code"), BAD_JSON)
 async def test_what_cannot_be_read_is_refused_in_few_words(client: Client, body: bytes, code: int) -> None:
@@ -280,6 +297,7 @@ async def test_what_cannot_be_read_is_refused_in_few_words(client: Client, body:
     assert (await client.ask("server/discover")).status == 200
 
 
+@pytest.mark.row("H6")
 @pytest.mark.must("B-03", "B-05")
 async def test_a_falsy_id_is_an_id(client: Client) -> None:
     for request_id in (0, "", "0", -1, 2**53 + 1, 10**600):
@@ -288,6 +306,7 @@ async def test_a_falsy_id_is_an_id(client: Client) -> None:
         assert type(answer.json["id"]) is type(request_id)
 
 
+@pytest.mark.row("H5")
 @pytest.mark.must("B-11", "C-09", "H-07", "H-08", "T-23", "X-02")
 async def test_a_notification_is_accepted_and_dropped(client: Client, fake: FakeTaskStore) -> None:
     for method in ("notifications/cancelled", "tools/call", "no/such"):
@@ -297,6 +316,7 @@ async def test_a_notification_is_accepted_and_dropped(client: Client, fake: Fake
     assert (await client.send({"jsonrpc": "2.0", "method": "x", "params": []}, headers_for("x"))).status == 400
 
 
+@pytest.mark.row("H12")
 @pytest.mark.must("B-05", "H-20")
 @pytest.mark.parametrize(
     "method",
@@ -314,6 +334,7 @@ async def test_a_request_that_names_no_version_anywhere_is_refused(client: Clien
     assert (await client.send(body, headers_for("tools/list"))).code == -32602
 
 
+@pytest.mark.row("H13")
 @pytest.mark.must("B-28")
 @pytest.mark.parametrize(
     "bad_meta",
@@ -335,6 +356,7 @@ async def test_missing_or_malformed_meta_is_refused(client: Client, bad_meta: An
     assert (answer.status, answer.code) == (400, -32602)
 
 
+@pytest.mark.row("H7", "H9")
 @pytest.mark.must("H-18", "H-22", "H-35", "H-36", "H-38")
 @pytest.mark.parametrize(
     "headers",
@@ -352,18 +374,21 @@ async def test_headers_that_differ_from_the_body_are_refused(client: Client, hea
     assert (answer.status, answer.code, answer.json["id"]) == (400, -32020, 1)
 
 
+@pytest.mark.row("H9")
 @pytest.mark.must("H-35")
 async def test_header_names_have_no_case_and_values_may_be_padded(client: Client) -> None:
     headers = {name.lower(): f" {value} " for name, value in headers_for("server/discover").items()}
     assert (await client.send(DISCOVER, headers)).status == 200
 
 
+@pytest.mark.row("H7", "H9")
 async def test_a_doubled_header_is_refused(client: Client) -> None:
     body = json.dumps(DISCOVER).encode()
     answer = await raw(client.port, post({**headers_for("server/discover"), "mcp-method": "server/discover"}, body))
     assert b"-32020" in answer
 
 
+@pytest.mark.row("H8")
 @pytest.mark.must("H-19", "V-01")
 async def test_another_version_is_refused_with_those_that_are_served(client: Client) -> None:
     params = {"_meta": {**meta(), PREFIX + "protocolVersion": "1900-01-01"}}
@@ -441,6 +466,7 @@ async def test_a_call_is_tried_again_no_longer_than_the_setting_says(routes: Pat
     assert len(store.answers["CreateTask"]) == 1
 
 
+@pytest.mark.row("T15")
 async def test_store_trouble_is_told_safely_and_briefly(client: Client, fake: FakeTaskStore) -> None:
     fake.trouble = StoreError("10.0.0.7:5432 refused", reason="STORAGE_UNAVAILABLE", retry_after_ms=1500)
     answer = await client.call("task", tasks=True, request_id="r")
@@ -449,6 +475,7 @@ async def test_store_trouble_is_told_safely_and_briefly(client: Client, fake: Fa
     assert b"10.0.0.7" not in answer.body
 
 
+@pytest.mark.row("T15")
 @pytest.mark.must("T-32")
 @pytest.mark.parametrize("trouble", [RuntimeError("secret path /srv"), StoreError("secret field", reason="INVALID_INPUT")])
 async def test_a_fault_of_ours_is_answered_under_an_id_that_the_log_has(
@@ -501,12 +528,14 @@ async def test_a_client_that_does_not_read_is_not_written_to_for_ever(client: Cl
     writer.close()
 
 
+@pytest.mark.row("H18")
 async def test_answers_tell_nothing_about_what_serves_them_and_are_not_stored(client: Client) -> None:
     answer = await client.ask("server/discover")
     assert answer.headers["Server"] == "tenure"
     assert answer.headers["Cache-Control"] == "no-store"
 
 
+@pytest.mark.row("S1")
 async def test_calls_are_counted_without_naming_anybody(client: Client, bridge: Bridge) -> None:
     await client.call("task", tasks=True)
     await client.ask("no/such/method")
@@ -525,6 +554,7 @@ async def test_calls_are_counted_without_naming_anybody(client: Client, bridge: 
     assert ours == {"method", "outcome", "le"}
 
 
+@pytest.mark.row("S5")
 async def test_readiness_follows_the_store_and_liveness_nothing(bridge: Bridge, client: Client, fake: FakeTaskStore) -> None:
     async def look(path: str) -> Answer:
         return await client.send(b"", {}, verb="GET", url=f"http://127.0.0.1:{bridge.admin_port}{path}")
@@ -536,6 +566,7 @@ async def test_readiness_follows_the_store_and_liveness_nothing(bridge: Bridge, 
     assert (await look("/livez")).status == 200
 
 
+@pytest.mark.row("H20")
 async def test_fifty_malformed_bodies_at_once_leave_it_fast(client: Client) -> None:
     started = time.perf_counter()
     await asyncio.gather(*(client.send(b"[" * 100_000, headers_for("x")) for _ in range(50)))

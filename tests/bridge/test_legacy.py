@@ -280,6 +280,7 @@ async def running(routes: Path, fake: FakeTaskStore, tenant: str, *keys: str) ->
         await bridge.stop()
 
 
+@pytest.mark.row("A16")
 async def test_a_session_is_found_on_any_bridge_with_the_keys_and_by_its_own_caller_alone(
     routes: Path, fake: FakeTaskStore
 ) -> None:

@@ -1,5 +1,7 @@
 """How often one may look. Contract, section 10.17; decisions, 16."""
 
+import pytest
+
 from mcp_bridge.access.callers import Caller
 from mcp_bridge.access.polls import BURST, Polls
 
@@ -45,6 +47,7 @@ def test_whoever_polls_as_asked_is_never_refused() -> None:
         clock.now += 0.1
 
 
+@pytest.mark.row("T12")
 def test_one_caller_and_one_task_does_not_slow_down_another() -> None:
     polls = Polls(Time())
     exhausted(polls, ANN, "t")
@@ -63,6 +66,7 @@ def test_the_wait_that_is_told_is_long_enough() -> None:
     assert polls.take(ANN, "t") is None
 
 
+@pytest.mark.row("T12")
 def test_buckets_are_bounded_and_so_is_each() -> None:
     polls = Polls(Time(), most=3)
     for number in range(100):

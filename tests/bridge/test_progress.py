@@ -156,6 +156,7 @@ async def test_a_late_answer_is_a_stream_and_an_error_comes_inside(
     assert (await held.event())["error"] == {"code": -32021, "message": "out of paper"}
 
 
+@pytest.mark.row("H18")
 @pytest.mark.must("H-14")
 async def test_a_quiet_stream_is_kept_alive_by_comments(
     held: Held, fake: FakeTaskStore, monkeypatch: pytest.MonkeyPatch
@@ -170,6 +171,7 @@ async def test_a_quiet_stream_is_kept_alive_by_comments(
     assert (await held.event())["result"]["content"] == []
 
 
+@pytest.mark.row("H16")
 @pytest.mark.must("C-03", "H-15", "H-17")
 async def test_a_client_that_leaves_its_stream_starts_the_grace(held: Held, fake: FakeTaskStore) -> None:
     task_id = await held.call(**TOKEN)

@@ -92,6 +92,7 @@ async def test_a_held_call_is_answered_with_what_the_worker_handed_over(user: Cl
     assert (await user.call("refuse")).json["error"] == {"code": -32603, "message": "I will not"}
 
 
+@pytest.mark.row("T2")
 @pytest.mark.must("B-16", "T-07", "T-08", "T-10", "T-13")
 @pytest.mark.usefixtures("worker")
 async def test_a_task_is_created_found_at_once_and_read_to_its_end(user: Client, store: Stubs) -> None:
@@ -171,6 +172,7 @@ async def test_an_abandoned_call_ends_after_its_grace_and_not_before(user: Clien
     assert (await ended(store, task_id)).state == types_pb2.TASK_STATE_CANCELLED
 
 
+@pytest.mark.row("H16")
 async def test_a_task_whose_handle_was_given_out_is_never_abandoned(user: Client, store: Stubs, clock: Clock) -> None:
     held = asyncio.create_task(user.call("nobody"))
     task_id = await only_task(store)
@@ -187,6 +189,7 @@ async def test_a_call_that_takes_too_long_ends_with_its_work(user: Client, store
     assert (await ended(store, await only_task(store))).state == types_pb2.TASK_STATE_CANCELLED
 
 
+@pytest.mark.row("T5")
 @pytest.mark.parametrize("action", ["get", "update", "cancel"])
 async def test_ids_that_are_not_the_callers_are_all_alike(user: Client, store: Stubs, clock: Clock, action: str) -> None:
     async def create(tenant: str, subject: str) -> str:

@@ -133,6 +133,7 @@ async def state_of(store: Stubs, task_id: str) -> types_pb2.TaskState.ValueType:
     return (await store.tasks.GetTask(tasks_pb2.GetTaskRequest(tenant_id="dev", task_id=task_id))).task.state
 
 
+@pytest.mark.row("T8")
 @pytest.mark.must("T-11", "T-12", "T-19", "T-21", "T-22")
 async def test_a_task_that_asks_shows_each_open_question_as_it_was_asked(user: Client, store: Stubs) -> None:
     task_id = (await user.call("held", capabilities=ANSWERING_TASKS)).result["taskId"]
@@ -187,6 +188,7 @@ async def test_one_bad_answer_names_its_place_and_nothing_is_stored(user: Client
     assert list(result["inputRequests"]) == ["a", "b"]
 
 
+@pytest.mark.row("H14", "H26")
 @pytest.mark.must("B-29", "R-11")
 async def test_a_request_that_does_not_declare_what_a_task_asks_is_not_shown_it(user: Client, store: Stubs) -> None:
     task_id = (await user.call("held", capabilities=ANSWERING_TASKS)).result["taskId"]
@@ -233,6 +235,7 @@ async def test_a_round_with_other_answers_or_none_asks_again(user: Client, store
     assert "inputResponses.confirm.action" in refused.json["error"]["message"]
 
 
+@pytest.mark.row("H25")
 @pytest.mark.must("R-05", "R-08")
 async def test_a_state_is_good_for_its_call_alone(
     user: Client, store: Stubs, session: aiohttp.ClientSession, config: Config
@@ -261,6 +264,7 @@ async def test_a_state_is_good_for_its_call_alone(
     assert await count(store) == 1
 
 
+@pytest.mark.row("H25")
 @pytest.mark.must("R-07", "R-12")
 async def test_a_state_ends_and_its_task_with_it(user: Client, store: Stubs, clock: Clock) -> None:
     calling = asyncio.create_task(call(user))
@@ -285,6 +289,7 @@ async def test_a_state_ends_no_later_than_its_question(user: Client, store: Stub
     assert (await call(user, state=state, responses={"confirm": YES})).code == -32602
 
 
+@pytest.mark.row("H26")
 @pytest.mark.must("R-11")
 async def test_a_client_is_asked_only_what_it_declared(user: Client, store: Stubs) -> None:
     calling = asyncio.create_task(call(user, capabilities={"sampling": {}}))

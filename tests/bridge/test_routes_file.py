@@ -135,6 +135,7 @@ def test_yaml_is_read_as_json_would_be(tmp_path: Path) -> None:
     assert shown["inputSchema"]["enum"] == ["on", "2026-11-29", 1, 0.5, True, None, "1"]
 
 
+@pytest.mark.row("H24")
 @pytest.mark.must("B-20", "B-22", "B-23", "B-24", "B-26", "L-06", "L-07")
 @pytest.mark.parametrize(
     ("changes", "fault"),

@@ -31,6 +31,7 @@ def test_the_first_key_seals_and_all_of_them_open() -> None:
         StateKeys([OLD]).open(StateKeys([NEW, OLD]).seal(STATE, bound_to=BOUND), bound_to=BOUND)
 
 
+@pytest.mark.row("H25")
 @pytest.mark.must("R-06", "R-08")
 @pytest.mark.parametrize("bound_to", [(b"tenant", b"other"), (b"tenantsubject",), (b"tenants", b"ubject"), ()])
 def test_a_state_does_not_open_for_another_call(bound_to: tuple[bytes, ...]) -> None:
@@ -39,6 +40,7 @@ def test_a_state_does_not_open_for_another_call(bound_to: tuple[bytes, ...]) -> 
     assert refused.value.code == -32602
 
 
+@pytest.mark.row("H25")
 @pytest.mark.must("R-05")
 def test_every_changed_bit_is_noticed() -> None:
     keys = StateKeys([OLD])
@@ -57,6 +59,7 @@ def test_what_is_no_state_is_refused(text: str) -> None:
         StateKeys([OLD]).open(text, bound_to=BOUND)
 
 
+@pytest.mark.row("S1")
 def test_keys_are_read_from_the_configuration_and_never_shown() -> None:
     good = ",".join(base64.b64encode(key).decode() for key in (NEW, OLD))
     config = read_config({"TENURE_BRIDGE_ROUTES": "r", "TENURE_BRIDGE_STATE_KEYS": good})

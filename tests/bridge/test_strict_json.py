@@ -24,6 +24,7 @@ def test_every_value_is_read_as_it_was_written(value: Any, ascii_only: bool, ind
     assert parse(json.dumps(value, ensure_ascii=ascii_only, indent=indent).encode()) == value
 
 
+@pytest.mark.row("H20")
 @given(st.lists(st.tuples(TEXTS, VALUES), max_size=6), st.booleans())
 @example([("a:b", 1), ("a:b", 2)], False)
 @example([("a", {"x": ":"}), ("a", "\\u003a")], True)
@@ -48,6 +49,7 @@ def test_a_lost_colon_is_not_made_up_by_an_escaped_one() -> None:
         parse(b'{"a":1,"a":"\\u003a"}')
 
 
+@pytest.mark.row("H20")
 @pytest.mark.must("X-01")
 @pytest.mark.parametrize(
     "body",
@@ -84,6 +86,7 @@ def test_the_null_character_is_text_like_any_other() -> None:
     assert parse(b'"a\\u0000b"') == "a\0b"
 
 
+@pytest.mark.row("H19")
 @pytest.mark.parametrize("opening", ["[", '{"a":'])
 def test_sixty_four_levels_are_read_and_one_more_is_refused(opening: str) -> None:
     closing = "]" if opening == "[" else "}"
@@ -97,6 +100,7 @@ def test_brackets_within_strings_are_no_levels() -> None:
     assert parse(json.dumps(["[" * 500 + '\\"{' * 500]).encode()) == ["[" * 500 + '\\"{' * 500]
 
 
+@pytest.mark.row("H19")
 @pytest.mark.parametrize("body", [b"[" * 20_000 + b"]" * 20_000, b"[" * 1_000_000, b'{"a":' * 200_000, b"[[]," * 300_000])
 def test_deep_nesting_is_refused_within_fifty_milliseconds(body: bytes) -> None:
     started = time.perf_counter()
@@ -105,6 +109,7 @@ def test_deep_nesting_is_refused_within_fifty_milliseconds(body: bytes) -> None:
     assert time.perf_counter() - started < 0.05
 
 
+@pytest.mark.row("H19")
 @pytest.mark.parametrize("form", ["{}", "-{}", "[1,{}]", '{{"a":{}}}', "0.{}", "1.5e{}"])
 def test_numbers_of_too_many_digits_are_refused(form: str) -> None:
     for digits in (DIGITS + 1, 4_301, 100_000):
@@ -125,6 +130,7 @@ def test_long_runs_of_digits_are_found_wherever_they_stand_but_not_in_strings(be
     assert parse(padding + b"[0." + b"1" * DIGITS + b"]")
 
 
+@pytest.mark.row("H19")
 def test_ten_thousand_members_are_read_and_one_more_is_refused() -> None:
     assert len(parse(json.dumps({str(n): n for n in range(MEMBERS)}).encode())) == MEMBERS
     with pytest.raises(Unreadable, match="members"):

@@ -44,6 +44,7 @@ async def test_a_result_comes_back_byte_for_byte(client: Client, fake: FakeTaskS
     assert b'"result":{"resultType":"complete",' + handed_over[1:] + b"}" in (await client.task("get", task_id)).body
 
 
+@pytest.mark.row("T7")
 @pytest.mark.must("T-15", "T-36")
 async def test_a_failed_task_has_its_error_inside(client: Client, fake: FakeTaskStore) -> None:
     task_id = await create(client)
@@ -53,6 +54,7 @@ async def test_a_failed_task_has_its_error_inside(client: Client, fake: FakeTask
     assert "result" not in result
 
 
+@pytest.mark.row("H14")
 @pytest.mark.must("B-13", "B-29", "B-30", "T-33")
 @pytest.mark.parametrize("action", ACTIONS)
 async def test_a_client_that_did_not_declare_tasks_is_told_before_anything_is_looked_up(
@@ -66,6 +68,7 @@ async def test_a_client_that_did_not_declare_tasks_is_told_before_anything_is_lo
     assert not fake.read
 
 
+@pytest.mark.row("T5", "T6")
 @pytest.mark.must("T-20", "T-25", "T-30", "T-31", "T-40")
 @pytest.mark.parametrize("action", ACTIONS)
 async def test_ids_that_are_not_the_callers_are_all_alike(client: Client, fake: FakeTaskStore, action: str) -> None:
@@ -100,6 +103,7 @@ async def test_an_id_is_a_string(client: Client, action: str, task_id: Any) -> N
     assert answer.json["error"]["message"] != "Task not found"
 
 
+@pytest.mark.row("H9", "T14")
 @pytest.mark.must("H-36")
 @pytest.mark.parametrize("action", ACTIONS)
 async def test_a_name_that_differs_is_refused_and_a_missing_one_tolerated(client: Client, action: str) -> None:
@@ -109,6 +113,7 @@ async def test_a_name_that_differs_is_refused_and_a_missing_one_tolerated(client
     assert (await client.task(action, task_id, name=None)).status == 200
 
 
+@pytest.mark.row("H9")
 @pytest.mark.must("H-22")
 async def test_a_strict_bridge_insists_on_the_name(client: Client, routes: Path, fake: FakeTaskStore) -> None:
     task_id = await create(client)
@@ -125,6 +130,7 @@ async def test_a_strict_bridge_insists_on_the_name(client: Client, routes: Path,
         await strict.stop()
 
 
+@pytest.mark.row("T9")
 @pytest.mark.must("T-14", "T-24", "T-26")
 async def test_a_cancel_is_acknowledged_with_nothing_in_it(client: Client, fake: FakeTaskStore) -> None:
     task_id = await create(client)
@@ -133,6 +139,7 @@ async def test_a_cancel_is_acknowledged_with_nothing_in_it(client: Client, fake:
     assert (await client.task("get", task_id)).result["status"] == "cancelled"
 
 
+@pytest.mark.row("T9")
 @pytest.mark.must("C-06", "T-24")
 async def test_a_cancel_of_a_task_that_ended_is_acknowledged_and_changes_nothing(client: Client, fake: FakeTaskStore) -> None:
     task_id = await create(client)
@@ -142,6 +149,7 @@ async def test_a_cancel_of_a_task_that_ended_is_acknowledged_and_changes_nothing
     assert (await client.task("get", task_id)).result["status"] == "completed"
 
 
+@pytest.mark.row("T8", "T9")
 @pytest.mark.must("T-19", "T-21", "T-22")
 async def test_answers_to_no_question_are_acknowledged_and_change_nothing(client: Client, fake: FakeTaskStore) -> None:
     task_id = await create(client)
@@ -160,6 +168,7 @@ async def test_input_responses_are_an_object(client: Client, responses: Any) -> 
     assert (await client.ask("tasks/update", {"taskId": task_id}, name=task_id, capabilities=TASKS)).code == -32602
 
 
+@pytest.mark.row("T12")
 async def test_polling_far_too_fast_is_slowed_down_and_never_answered_wrongly(client: Client) -> None:
     task_id = await create(client)
     answers = [await client.task("get", task_id) for _ in range(40)]
@@ -171,6 +180,7 @@ async def test_polling_far_too_fast_is_slowed_down_and_never_answered_wrongly(cl
     assert (await client.task("cancel", task_id)).status == 200
 
 
+@pytest.mark.row("T12")
 async def test_unknown_ids_are_slowed_down_all_the_same(client: Client) -> None:
     unknown = "00000000-0000-4000-8000-000000000000"
     assert (await client.ask("tasks/get", {"taskId": unknown}, name=unknown, capabilities=TASKS)).code == -32602

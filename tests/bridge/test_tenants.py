@@ -36,6 +36,7 @@ def caller(tenant: str, subject: str = "ann") -> Caller:
     return Caller(tenant=tenant, issuer="https://as.example", subject=subject, is_development=True)
 
 
+@pytest.mark.row("A16")
 def test_one_name_means_another_version_for_another_tenant(routes: Routes) -> None:
     found = {tenant: routes.find(caller(tenant), "report") for tenant in ("acme", "beta", "nobody")}
     assert [route and route.workflow_version for route in found.values()] == [1, 2, None]
@@ -43,6 +44,7 @@ def test_one_name_means_another_version_for_another_tenant(routes: Routes) -> No
     assert routes.find(caller("acme"), "extra") is None
 
 
+@pytest.mark.row("T4")
 @pytest.mark.parametrize("action", Action)
 def test_a_task_is_its_owners_within_its_tenant(routes: Routes, action: Action) -> None:
     ann = caller("acme")

@@ -30,6 +30,7 @@ async def hold(client: Client, fake: FakeTaskStore, tool: str, **others: Any) ->
     return calling, list(fake.tasks)[-1]
 
 
+@pytest.mark.row("H23")
 @pytest.mark.must("K-01", "K-02", "K-04", "L-02", "L-04")
 async def test_tools_are_listed_in_the_order_of_the_file_with_their_cache_hints(client: Client) -> None:
     result = (await client.ask("tools/list")).result
@@ -83,6 +84,7 @@ async def test_a_cursor_that_was_never_given_is_refused(many: Client, cursor: An
     assert base64.urlsafe_b64decode("dG9vbHM6MjAw") == b"tools:200"
 
 
+@pytest.mark.row("T1")
 @pytest.mark.must("B-30", "T-01", "T-02", "T-04", "T-05", "V-04")
 @pytest.mark.parametrize(
     ("tool", "declares", "comes_as"),
@@ -115,6 +117,7 @@ async def test_route_and_client_together_decide_how_a_tool_runs(
         assert answer.result["resultType"] == "task"
 
 
+@pytest.mark.row("T2")
 @pytest.mark.must("T-04", "T-07")
 async def test_a_created_task_is_flat_and_committed_before_it_is_told(client: Client, fake: FakeTaskStore) -> None:
     result = (await client.call("task", {"a": 1}, tasks=True)).result
@@ -217,6 +220,7 @@ async def test_the_name_in_the_header_is_that_of_the_tool(client: Client, name: 
     assert status == 200 or answer.code == -32020
 
 
+@pytest.mark.row("H24")
 @pytest.mark.must("L-13", "L-14")
 @pytest.mark.parametrize(
     ("arguments", "path"),
@@ -249,6 +253,7 @@ async def test_a_fault_in_large_arguments_is_told_in_few_words(client: Client) -
     assert len(answer.body) < 1000
 
 
+@pytest.mark.row("H24")
 @pytest.mark.must("B-26")
 async def test_a_regular_expression_takes_linear_time(client: Client) -> None:
     async with asyncio.timeout(5):
@@ -262,6 +267,7 @@ async def test_arguments_of_a_mebibyte_are_taken_and_larger_ones_told(client: Cl
     assert len(fake.created) == 1
 
 
+@pytest.mark.row("H14")
 @pytest.mark.must("B-30")
 async def test_a_route_names_what_it_requires_of_a_client(client: Client, fake: FakeTaskStore) -> None:
     answer = await client.call("sampler")
@@ -320,6 +326,7 @@ async def test_work_that_ended_as_its_call_ran_out_is_answered_with(
     assert (await client.call("hasty")).result["content"][0]["text"] == "done"
 
 
+@pytest.mark.row("H16")
 @pytest.mark.must("C-03")
 @pytest.mark.parametrize("answer_was_lost", [False, True])
 async def test_a_client_that_leaves_starts_the_grace_and_cancels_nothing(
@@ -385,6 +392,7 @@ async def test_a_repeated_call_with_its_key_finds_the_same_task(client: Client, 
     assert fake.created[0].request_id == hashlib.sha256(parts).hexdigest()
 
 
+@pytest.mark.row("T16")
 async def test_a_key_that_was_used_for_another_call_is_refused(client: Client, fake: FakeTaskStore) -> None:
     await client.call("task", {"secret": "a"}, tasks=True, Idempotency_Key="k")
     for answer in (
@@ -468,6 +476,7 @@ async def test_no_handle_is_given_out_that_the_store_might_abandon(
     assert (await client.call("at_once", tasks=True)).code == 50300
 
 
+@pytest.mark.row("T13")
 @pytest.mark.must("L-16")
 async def test_too_many_tasks_are_refused_with_the_time_to_wait(client: Client, fake: FakeTaskStore) -> None:
     fake.trouble = StoreError("m", reason="OUTSTANDING_LIMIT", retry_after_ms=1000)

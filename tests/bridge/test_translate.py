@@ -53,6 +53,7 @@ def test_a_fresh_task_is_shown_in_milliseconds_as_its_route_has_them() -> None:
     }
 
 
+@pytest.mark.row("T11")
 @given(st.integers(0, 10**12))
 def test_a_live_task_never_outlives_its_handle(age_ms: int) -> None:
     assert NOW - age_ms + ttl_ms(task_at(age_ms)) >= NOW + 2 * HOUR
@@ -65,6 +66,7 @@ def test_after_the_end_the_handle_lives_as_long_as_the_store_says() -> None:
     assert not is_expired(task)
 
 
+@pytest.mark.row("T11")
 def test_a_handle_ends_at_its_very_instant() -> None:
     task = task_at(HOUR)
     task.handle_expires_at.CopyFrom(task.read_at)
@@ -88,6 +90,7 @@ def test_a_worker_that_reports_progress_is_looked_at_often_again_and_its_message
     assert members["statusMessage"] == "halfway"
 
 
+@pytest.mark.row("T7")
 @pytest.mark.must("T-10", "T-14")
 @pytest.mark.parametrize(
     ("state", "status"),
@@ -112,6 +115,7 @@ def test_a_result_is_shown_byte_for_byte_and_a_created_task_never_has_one() -> N
     assert "result" not in shown(task_members(task, ()))
 
 
+@pytest.mark.row("T7")
 @pytest.mark.must("T-35", "T-36")
 def test_a_failed_task_has_an_error_and_a_message_but_no_result() -> None:
     task = task_at(state=types_pb2.TASK_STATE_FAILED)

@@ -30,6 +30,7 @@ def envelope(**members: Any) -> bytes:
     return json.dumps({"jsonrpc": "2.0", "method": "x", **members}).encode()
 
 
+@pytest.mark.row("H5")
 @pytest.mark.must("B-02")
 @pytest.mark.parametrize("value", [None, 1.5, 1.0, True, False, {}, {"a": 1}, [], "x" * 257, "é" * 129])
 def test_an_id_that_is_none_is_refused_and_not_echoed(value: Any) -> None:
@@ -39,6 +40,7 @@ def test_an_id_that_is_none_is_refused_and_not_echoed(value: Any) -> None:
     assert b'"id"' not in failure.body(failure.request_id)
 
 
+@pytest.mark.row("H6")
 @pytest.mark.must("B-02", "B-05")
 @pytest.mark.parametrize("value", [0, -1, 2**53 + 1, 10**600, "", "0", "x" * 256, "\u0000é"])
 def test_ids_come_back_as_they_were_sent(value: Any) -> None:
@@ -49,6 +51,7 @@ def test_ids_come_back_as_they_were_sent(value: Any) -> None:
     assert type(echoed) is type(value)
 
 
+@pytest.mark.row("H4")
 @pytest.mark.must("H-06")
 @pytest.mark.parametrize("body", [b"[]", b" \n[1]", b"[" + envelope(id=1) + b"]", b"[" + b"," * 10])
 def test_a_batch_is_refused_once(body: bytes) -> None:
@@ -62,6 +65,7 @@ def test_a_batch_takes_no_time_for_its_length() -> None:
     assert time.perf_counter() - started < 0.005
 
 
+@pytest.mark.row("H4")
 @pytest.mark.must("B-01", "H-06")
 @pytest.mark.parametrize(
     "body",
@@ -97,6 +101,7 @@ def test_the_id_is_told_where_it_could_be_read_from_a_body_that_is_too_deep() ->
     assert refusal_of(b'{"id":1,"id":1}').request_id is None
 
 
+@pytest.mark.row("H21")
 @pytest.mark.parametrize(
     ("accept", "form"),
     [
@@ -130,6 +135,7 @@ def test_accept_may_be_spread_over_several_fields() -> None:
     assert choose_form(Headers([("accept", "text/html"), ("ACCEPT", "application/json")])) is Form.JSON
 
 
+@pytest.mark.row("H21")
 @pytest.mark.parametrize(
     ("fields", "is_taken"),
     [
@@ -158,6 +164,7 @@ def wrapped(text: str) -> str:
     return f"=?base64?{base64.b64encode(text.encode()).decode()}?="
 
 
+@pytest.mark.row("H10")
 @pytest.mark.must("H-28")
 @given(st.text(max_size=40))
 def test_a_name_in_base64_is_compared_decoded(name: str) -> None:
@@ -167,6 +174,7 @@ def test_a_name_in_base64_is_compared_decoded(name: str) -> None:
     assert caught.value.code == -32020
 
 
+@pytest.mark.row("H10")
 @pytest.mark.must("H-28", "H-29", "H-30")
 @pytest.mark.parametrize(
     ("sent", "expected", "is_equal"),
@@ -202,6 +210,7 @@ def test_a_mirrored_value_is_plain_or_well_formed_base64(sent: str, expected: st
 MIRRORED = {"Region": ("region",), "Most": ("limits", "most"), "Dry": ("dry",)}
 
 
+@pytest.mark.row("H11")
 @pytest.mark.must("H-31", "H-32", "H-33", "H-37")
 @pytest.mark.parametrize(
     ("fields", "arguments", "is_right"),
@@ -240,6 +249,7 @@ def test_mirrored_arguments_are_compared_at_their_path(fields: dict[str, str], a
         assert caught.value.code == -32020
 
 
+@pytest.mark.row("H11")
 def test_a_mirrored_header_that_is_there_twice_is_refused() -> None:
     headers = Headers([("Mcp-Param-Region", "eu"), ("mcp-param-region", "eu")])
     with pytest.raises(Failure, match="more than once"):
@@ -311,6 +321,7 @@ def test_a_call_is_the_same_however_its_arguments_were_written() -> None:
     assert call_digest("t", {}) != call_digest("u", {})
 
 
+@pytest.mark.row("T16")
 @given(
     st.lists(st.text(max_size=5), min_size=3, max_size=3, unique=True), st.lists(st.text(max_size=5), min_size=3, max_size=3)
 )
@@ -318,6 +329,7 @@ def test_request_ids_differ_unless_principal_and_key_are_the_same(first: list[st
     assert (request_id(*first) == request_id(*second)) == (first == second)
 
 
+@pytest.mark.row("H15")
 @pytest.mark.must("B-07", "B-08", "B-09", "B-10")
 def test_no_code_of_ours_lies_in_the_reserved_range() -> None:
     reserved = {code for code in STATUSES if -32768 <= code <= -32000}

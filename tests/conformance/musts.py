@@ -70,13 +70,13 @@ def _read_row(row_id: str, source: object, entries: object) -> Row | None:
     return Row(id=row_id, source=f"{repository} {file}#{anchor}", level=level, words=words, because=because)
 
 
-def marks(folder: Path) -> Iterator[tuple[str, str]]:
-    """Each mark in a folder of tests: the id of a row, and the id of the test that names it."""
+def marks(folder: Path, *, mark: str = "must") -> Iterator[tuple[str, str]]:
+    """Each mark of this name in a folder of tests: the id of a row, and the id of the test that names it."""
     for file in sorted(folder.rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 for decorator in node.decorator_list:
-                    if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "pytest.mark.must":
+                    if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == f"pytest.mark.{mark}":
                         for argument in decorator.args:
                             yield ast.literal_eval(argument), f"{file.relative_to(ROOT)}::{node.name}"
 

@@ -69,6 +69,7 @@ CHANGES: Final[list[tuple[str, Callable[[tasks_pb2.CreateTaskRequest], Any]]]] =
 ]
 
 
+@pytest.mark.row("T16")
 async def test_a_creation_with_other_content_conflicts_and_tells_nothing_of_the_first(store: Stubs) -> None:
     request = new_task()
     await store.tasks.CreateTask(request)

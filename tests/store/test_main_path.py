@@ -21,6 +21,7 @@ async def test_a_task_is_created_leased_completed_and_read_byte_for_byte(store: 
     assert read.result.data == result
 
 
+@pytest.mark.row("T3")
 @pytest.mark.must("T-39")
 async def test_ids_are_random_and_tell_nothing(store: Stubs) -> None:
     ids = [UUID((await create(store)).task_id) for _ in range(32)]

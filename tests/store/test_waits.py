@@ -153,6 +153,7 @@ async def test_questions_are_answered_one_by_one_and_the_task_goes_on_when_none_
     assert list(wake.keys) == ["name", "age"]
 
 
+@pytest.mark.row("T8")
 @pytest.mark.must("R-03", "T-17", "T-18", "T-21")
 async def test_a_key_is_never_used_again_and_an_old_answer_never_meets_a_new_question(store: Stubs) -> None:
     held = (await create_and_lease(store)).lease
@@ -234,6 +235,7 @@ async def test_a_suspension_after_a_wished_end_cancels_instead(store: Stubs) -> 
     assert (await get(store, held.task_id)).state == types_pb2.TASK_STATE_CANCELLED
 
 
+@pytest.mark.row("T11")
 async def test_the_execution_deadline_ends_a_task_that_waits(store: Stubs, clock: Clock, database: asyncpg.Connection) -> None:
     held = (await create_and_lease(store, deadline_ms=60_000)).lease
     await store.leases.SuspendTask(suspend(held, signal="go"))

@@ -54,6 +54,7 @@ async def steps(pair: Pair, task_id: str) -> list[tuple[str, int]]:
         return [(checkpoint.step, checkpoint.token) for checkpoint in answer.checkpoints]
 
 
+@pytest.mark.row("T2")
 @pytest.mark.must("B-15", "B-16")
 async def test_a_handle_given_by_a_killed_bridge_is_good_at_the_next_one(report_pair: Pair) -> None:
     report_pair.start_worker("worker-a", REPORT_WORKER)
