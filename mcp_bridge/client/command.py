@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -213,9 +214,17 @@ def _told(error: ClientError) -> str:
         case DeadlineExceeded() if handle is not None:
             return f"{error}; come back by `tenure task watch {handle.task_id}`"
         case ProtocolFailure(status=401) | TransportError(status=401):
-            return f"{error}; name a bearer token by TENURE_TOKEN or --token-file"
+            return f"{error}; name a bearer token by TENURE_TOKEN or --token-file{_scopes(error.challenge)}"
+        case ProtocolFailure(status=403, challenge=str(challenge)):
+            return f"{error}{_scopes(challenge)}"
         case _:
             return str(error)
+
+
+def _scopes(challenge: str | None) -> str:
+    """The scopes that a server asks for."""
+    found = re.search(r'scope="([^"]+)"', challenge or "")
+    return f"; its scopes: {found[1]}" if found else ""
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -14,22 +14,30 @@ class ClientError(Exception):
 class TransportError(ClientError):
     """No answer that can be read came back. `is_unknown`: the request may have been carried out all the same."""
 
-    def __init__(self, message: str, *, status: int | None = None, is_unknown: bool = False) -> None:
+    def __init__(
+        self, message: str, *, status: int | None = None, is_unknown: bool = False, challenge: str | None = None
+    ) -> None:
         super().__init__(message)
         self.status = status
         """The HTTP status, if there was one."""
         self.is_unknown = is_unknown
+        self.challenge = challenge
+        """See ProtocolFailure."""
 
 
 class ProtocolFailure(ClientError):  # noqa: N818 (it is an answer)
     """The server answered with a JSON-RPC error."""
 
-    def __init__(self, code: int, message: str, data: object = None, *, status: int | None = None) -> None:
+    def __init__(
+        self, code: int, message: str, data: object = None, *, status: int | None = None, challenge: str | None = None
+    ) -> None:
         super().__init__(f"{code}: {message}")
         self.code = code
         self.message = message
         self.data = data
         self.status = status
+        self.challenge = challenge
+        """`WWW-Authenticate`, if there was one: where tokens come from, and the scopes that one must have."""
 
 
 class HandleExpired(ClientError):  # noqa: N818 (it says what happened)

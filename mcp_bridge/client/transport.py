@@ -233,15 +233,19 @@ class Transport:
             body += piece
             if len(body) > self._policy.answer_bytes:
                 raise TransportError(f"the answer is larger than {self._policy.answer_bytes} bytes", is_unknown=True)
+        challenge = response.headers.get("WWW-Authenticate")
         failure: TransportError | ProtocolFailure = TransportError(
-            f"HTTP {response.status}, not an answer of MCP", status=response.status, is_unknown=response.status >= 500
+            f"HTTP {response.status}, not an answer of MCP",
+            status=response.status,
+            is_unknown=response.status >= 500,
+            challenge=challenge,
         )
         if response.content_type == JSON:
             message = _decode(bytes(body), response.status)
             if response.status == 200 or message.error is None:
                 yield message
                 return
-            failure = _failure(message.error, response.status)
+            failure = _failure(message.error, response.status, challenge)
         if response.status in _AWAY:
             after = _retry_after(response.headers.get("Retry-After", ""))
             raise _Repeatable(failure, may_be_done=response.status not in _NOT_DONE, after_seconds=after)
@@ -269,8 +273,8 @@ def _result(message: Message, status: int) -> bytes:
     return bytes(message.result)
 
 
-def _failure(fault: _Fault, status: int) -> ProtocolFailure:
-    return ProtocolFailure(fault.code, fault.message, fault.data, status=status)
+def _failure(fault: _Fault, status: int, challenge: str | None = None) -> ProtocolFailure:
+    return ProtocolFailure(fault.code, fault.message, fault.data, status=status, challenge=challenge)
 
 
 def _speaks_ours(failure: ProtocolFailure) -> bool:
