@@ -12,7 +12,7 @@ READS: Final = frozenset(
     {
         *("GetTask", "GetTasks", "FindTask", "ListTasks", "WatchTasks", "ListTaskHistory", "ListCheckpoints", "GetCheckpoint"),
         "GetSignal",
-        *("LoadInput", "LoadCheckpoints", "WatchLeases"),
+        *("LoadInput", "LoadEarlyAnswers", "LoadCheckpoints", "WatchLeases"),
         *("GetTenant", "GetBudget", "ListBudgetFacts", "ListTombstones", "GetTombstone"),
     }
 )

@@ -21,6 +21,7 @@ from mcp_bridge.access.yaml_lines import Document, Path, Problem
 from mcp_bridge.wire.questions import Question
 
 QUESTION_BYTES: Final = 64 * 1024
+KEY_BYTES: Final = 128
 
 _DURATION = re.compile(r"([0-9]{1,9})(ms|s|m|h|d)")
 _UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -128,6 +129,8 @@ class _Check:
             if isinstance(key, str):
                 if key in keys:
                     self._problem((*here, "key"), f"the key {key} is there twice")
+                if not key.strip() or len(key.encode()) > KEY_BYTES:
+                    self._problem((*here, "key"), f"must be a text of 1 to {KEY_BYTES} bytes that is not blank")
                 keys.add(key)
             if method in METHODS and isinstance(params, dict | None):
                 self._check_params(method, params or {}, (*here, "params"))

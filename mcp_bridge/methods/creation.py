@@ -49,6 +49,7 @@ async def create_task(
             early_answers=early_answers(route, wanted),
             abandon_after_ms=abandon_after_ms,
             reference=call.reference,
+            asked_before=state.answers,
         )
     )
     call.noted["task_id"] = created.task.task_id

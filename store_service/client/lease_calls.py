@@ -48,6 +48,11 @@ class LeaseCalls:
             found.extend(page)
         return found
 
+    async def load_early_answers(self) -> list[types_pb2.InputAnswer]:
+        """The answers that were given at the task's creation and have not met their questions yet."""
+        request = leases_pb2.LoadEarlyAnswersRequest(lease=self._held.lease)
+        return list((await self._call(self._stub.LoadEarlyAnswers, request)).answers)
+
     async def heartbeat_task(self) -> None:
         """Extends the lease, and takes notice when the task's end is wished for."""
         lease_ms = round(self._held.lease_seconds * 1000)

@@ -1,7 +1,7 @@
 """The questions that a task can ask its caller's client, in the shapes of MCP 2026-07-28, and their answers."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Generic, Literal, TypedDict, TypeVar, cast
 
@@ -174,10 +174,7 @@ class Sampling(Question[Sample]):
         return needed
 
     def read(self, response: dict[str, Any]) -> Sample:  # noqa: D102
-        content = response["content"]
-        if not all(isinstance(block, dict) for block in (content if isinstance(content, list) else [content])):
-            raise TypeError
-        return Sample(response["role"], content, response["model"], response.get("stopReason"))
+        return _read_sample(response)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +190,7 @@ class Roots(Question[list[Root]]):
         return [("roots",)]
 
     def read(self, response: dict[str, Any]) -> list[Root]:  # noqa: D102
-        return [Root(root["uri"], root.get("name")) for root in response["roots"]]
+        return _read_roots(response)
 
 
 def check_declared(client: ClientCapabilities, questions: Iterable[Question[Any]]) -> None:
@@ -219,8 +216,31 @@ def read_response(name: str, question: Question[A_co], response: Any) -> A_co:
         raise ProtocolError(INTERNAL_ERROR, f"the answer to {name!r} is no answer to {question.method}") from None
 
 
+def read_as(method: str, response: Any) -> Any:
+    """An answer to a question of this kind. Raises AttributeError, KeyError, TypeError or ValueError when it is none."""
+    return _READERS[method](response)
+
+
 def _read_answer(response: dict[str, Any]) -> Answer:
     action, content = response["action"], response.get("content") or {}
     if action not in ("accept", "decline", "cancel") or not isinstance(content, dict):
         raise ValueError
     return Answer(cast("Literal['accept', 'decline', 'cancel']", action), content)
+
+
+def _read_sample(response: dict[str, Any]) -> Sample:
+    content = response["content"]
+    if not all(isinstance(block, dict) for block in (content if isinstance(content, list) else [content])):
+        raise TypeError
+    return Sample(response["role"], content, response["model"], response.get("stopReason"))
+
+
+def _read_roots(response: dict[str, Any]) -> list[Root]:
+    return [Root(root["uri"], root.get("name")) for root in response["roots"]]
+
+
+_READERS: Final[Mapping[str, Callable[[dict[str, Any]], Any]]] = {
+    Form.method: _read_answer,  # a URL's too
+    Sampling.method: _read_sample,
+    Roots.method: _read_roots,
+}

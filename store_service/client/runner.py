@@ -10,6 +10,7 @@ import structlog
 from taskstore.v1 import leases_pb2, leases_pb2_grpc
 
 from store_service.client.context import Context
+from store_service.client.early_answers import fitting_keys
 from store_service.client.endings import Complete, Confirm, Ending, Fail, Release, Suspend, plain
 from store_service.client.errors import LeaseLost, StoreError
 from store_service.client.held import HeldLease
@@ -256,9 +257,11 @@ class Run:
         return ending.outcome
 
     async def _suspend(self, ending: Suspend) -> Outcome:
-        step = ending.suspension.step
+        step, wait = ending.suspension.step, ending.suspension.wait
         try:
-            await self._calls.suspend_task(step, ending.suspension.wait)
+            if isinstance(wait, leases_pb2.NewInputWait) and self._leased.early_answers:
+                wait.fitting[:] = fitting_keys(wait.requests, await self._calls.load_early_answers())
+            await self._calls.suspend_task(step, wait)
         except LeaseLost:
             raise
         except StoreError as error:

@@ -11,7 +11,7 @@ from store_service.db.tasks import contract_of
 from store_service.model.leases import Claim, Finish, Heartbeat, Lease, LeasedTask, NewCheckpoint, Report
 from store_service.model.limits import ANSWER_BYTES, CHECKPOINT_BYTES_PER_TASK, CHECKPOINTS_PER_TASK
 from store_service.model.payloads import Payload
-from store_service.model.waits import Wake, WakeCause
+from store_service.model.waits import Answer, Wake, WakeCause
 
 _QUANTUM = 10  # most tasks of one tenant in one visit of a claim
 
@@ -92,6 +92,11 @@ class LeaseRows:
         rows = await self._database.read(self._queries["load_input"], *fence(lease))
         return (Payload(rows[0]["media_type"], rows[0]["input"]), _wake(rows[0])) if rows else None
 
+    async def load_early_answers(self, lease: Lease) -> list[Answer]:
+        """The answers that were given at a task's creation and have not met their questions."""
+        rows = await self._database.read(self._queries["load_early_answers"], lease.tenant_id, lease.task_id)
+        return [Answer(row["key"], row["response"]) for row in rows]
+
     async def is_held(self, lease: Lease) -> bool:
         """Whether a lease holds."""
         rows = await self._database.read(self._queries["is_held"], *fence(lease))
@@ -122,6 +127,7 @@ def _leased_task(row: asyncpg.Record, worker_id: str) -> LeasedTask:
         deadline_at=row["deadline_at"],
         created_at=row["created_at"],
         wake=_wake(row) if row["fits"] else None,
+        early_answers=row["early_answers"],
     )
 
 

@@ -6,7 +6,7 @@
 SELECT tenant_id, task_id, token, epoch, expires_at, attempts, crashes, retries, checkpoints, cancel_requested, deadline_at, tool,
        workflow, version, issuer, subject, client_capabilities, output_schema, ttl_ms, poll_interval_ms, execution_deadline_ms,
        trace_parent, trace_state, baggage, media_type, input, created_at, wake, wake_step, signal_id, signal_name,
-       signal_media_type, signal_data, input_keys, input_responses, fits
+       signal_media_type, signal_data, input_keys, input_responses, early_answers, fits
 FROM tenure.claim_tasks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 
 -- name: heartbeat_tasks
@@ -36,6 +36,10 @@ FROM tenure.task t LEFT JOIN tenure.wake k ON k.tenant_id = t.tenant_id AND k.ta
 WHERE t.tenant_id = $1 AND t.task_id = $2 AND EXISTS (
   SELECT FROM tenure.task_state s WHERE s.tenant_id = $1 AND s.task_id = $2 AND s.worker_id = $3 AND s.token = $4
     AND $5 = (SELECT e.epoch FROM tenure.epoch e) AND s.expires_at > (SELECT tenure.task_now()))
+
+-- name: load_early_answers
+-- $1 tenant, $2 task
+SELECT x.key, x.response FROM tenure.early_answer x WHERE x.tenant_id = $1 AND x.task_id = $2 ORDER BY x.key
 
 -- name: is_held
 -- $1 tenant, $2 task, $3 worker, $4 token, $5 epoch

@@ -68,6 +68,8 @@ class TaskRows:
             [number for number, item in enumerate(new, start=1) for _ in item.early_answers],
             [answer.key for item in new for answer in item.early_answers],
             [answer.response for item in new for answer in item.early_answers],
+            [number for number, item in enumerate(new, start=1) for _ in item.asked_before],
+            [name for item in new for name in item.asked_before],
         )
 
     async def get_tasks(self, items: Sequence[TaskRead]) -> dict[int, tuple[Task, bool]]:

@@ -4,10 +4,10 @@
 -- $1 tenant, $2 task, $3 request, $4 digest, $5 tool, $6 workflow, $7 version, $8 issuer, $9 subject, $10 capabilities,
 -- $11 output schema, $12 ttl ms, $13 poll ms, $14 deadline ms, $15 trace parent, $16 trace state, $17 baggage, $18 priority,
 -- $19 media type, $20 input, $21 abandon ms, $22 reference or null: arrays, one element an item; $23 item, $24 key, $25 response:
--- arrays, one element an early answer
+-- arrays, one element an early answer; $26 item, $27 name: arrays, one element a question asked before
 SELECT ordinal, outcome, task_id, created_at, opened
 FROM tenure.create_tasks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23,
-                         $24, $25)
+                         $24, $25, $26, $27)
 ORDER BY ordinal
 
 -- name: get_tasks

@@ -37,6 +37,8 @@ class WaitRows:
             [one.name for _, one in questions],
             [one.method for _, one in questions],
             [one.params for _, one in questions],
+            [number for number, suspend in enumerate(suspends, start=1) for _ in suspend.fitting],
+            [key for suspend in suspends for key in suspend.fitting],
             QUESTIONS_PER_TASK,
         )
 

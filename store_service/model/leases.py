@@ -63,6 +63,7 @@ class LeasedTask:
     deadline_at: datetime | None
     created_at: datetime
     wake: Wake | None
+    early_answers: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,3 +150,5 @@ class Suspend:
     delay_ms: int
     signal_name: str | None = None
     questions: tuple[NewQuestion, ...] = ()
+    fitting: tuple[str, ...] = ()
+    """The keys of early answers that answer their questions."""

@@ -50,6 +50,7 @@ class NewTask:
     early_answers: tuple[Answer, ...] = ()
     content_digest: bytes = b""
     reference: str = ""
+    asked_before: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from store_service.model.leases import (
 from store_service.model.payloads import Payload
 from store_service.model.refusals import Reason, Refusal
 from store_service.model.tasks import Checkpoint
-from store_service.model.waits import Wake
+from store_service.model.waits import Answer, Wake
 from store_service.operations.chores import Chores
 
 CLAIM_POLL_SECONDS: Final = 5.0
@@ -116,6 +116,14 @@ class Leases:
         """The input of a task that is held, and what ended its last wait."""
         found = await self._rows.load_input(lease)
         if found is None:
+            raise Refusal(Reason.LEASE_LOST)
+        return found
+
+    async def load_early_answers(self, lease: Lease) -> list[Answer]:
+        """The answers that were given at a task's creation and have not met their questions yet. They only become fewer
+        under the lease, so the order of the looks is safe."""
+        found = await self._rows.load_early_answers(lease)
+        if not await self._rows.is_held(lease):
             raise Refusal(Reason.LEASE_LOST)
         return found
 

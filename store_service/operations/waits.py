@@ -88,7 +88,7 @@ class Waits:
 
 
 def _suspend_digest(item: Suspend) -> bytes:
-    parts = (item.lease.worker_id, item.step, item.kind, item.delay_ms, item.signal_name, item.questions)
+    parts = (item.lease.worker_id, item.step, item.kind, item.delay_ms, item.signal_name, item.questions, item.fitting)
     return hashlib.sha256(repr(parts).encode()).digest()
 
 

@@ -58,6 +58,12 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
         payload, wake = await self._leases.load_input(reading.read_lease(request.lease))
         return leases_pb2.LoadInputResponse(input=writing.to_payload(payload), wake=writing.to_wake(wake))
 
+    async def LoadEarlyAnswers(
+        self, request: leases_pb2.LoadEarlyAnswersRequest, context: Context
+    ) -> leases_pb2.LoadEarlyAnswersResponse:
+        answers = await self._leases.load_early_answers(reading.read_lease(request.lease))
+        return leases_pb2.LoadEarlyAnswersResponse(answers=[writing.to_answer(answer) for answer in answers])
+
     async def LoadCheckpoints(
         self, request: leases_pb2.LoadCheckpointsRequest, context: Context
     ) -> leases_pb2.LoadCheckpointsResponse:

@@ -107,7 +107,13 @@ def read_new_task(message: tasks_pb2.CreateTaskRequest) -> NewTask:
         early_answers=_read_answers("early_answers", message.early_answers, range(limits.QUESTIONS_PER_WAIT + 1)),
         content_digest=_read_digest("content_digest", message.content_digest),
         reference=check_text("reference", message.reference, most_bytes=128, blank=True),
+        asked_before=_read_asked_before("asked_before", message.asked_before),
     )
+
+
+def _read_asked_before(field: str, names: Sequence[str]) -> tuple[str, ...]:
+    check_range(field, len(names), range(limits.QUESTIONS_PER_WAIT + 1))
+    return tuple(dict.fromkeys(_read_question_name(field, name) for name in names))
 
 
 def _read_digest(field: str, data: bytes) -> bytes:
@@ -274,18 +280,31 @@ def read_suspend(message: leases_pb2.SuspendTaskRequest) -> Suspend:
             if len({question.name for question in questions}) < len(questions):
                 raise invalid("input.requests.name", "must be different for each question of a wait")
             timeout_ms = check_range("input.timeout_ms", message.input.timeout_ms, limits.DEADLINE_MS)
-            return Suspend(lease=lease, step=step, kind=WaitKind.INPUT, delay_ms=timeout_ms, questions=questions)
+            fitting = _read_keys("input.fitting", message.input.fitting)
+            return Suspend(
+                lease=lease, step=step, kind=WaitKind.INPUT, delay_ms=timeout_ms, questions=questions, fitting=fitting
+            )
         case _:
             raise invalid("wait", "must be a timer, a signal or an input")
 
 
 def _read_question(message: leases_pb2.NewInputRequest) -> NewQuestion:
-    name = check_text("input.requests.name", message.name, most_bytes=128)
-    if "#" in name:
-        raise invalid("input.requests.name", "must not contain #, which marks repetitions")
+    name = _read_question_name("input.requests.name", message.name)
     method = check_text("input.requests.method", message.method, most_bytes=128)
     params = _read_json_payload("input.requests.params", message.params, most_bytes=limits.QUESTION_BYTES)
     return NewQuestion(name, method, params)
+
+
+def _read_question_name(field: str, name: str) -> str:
+    if "#" in check_text(field, name, most_bytes=128):
+        raise invalid(field, "must not contain #, which marks repetitions")
+    return name
+
+
+def _read_keys(field: str, keys: Sequence[str]) -> tuple[str, ...]:
+    """Keys of early answers, each once."""
+    check_range(field, len(keys), range(limits.QUESTIONS_PER_WAIT + 1))
+    return tuple(dict.fromkeys(check_text(field, key, most_bytes=160) for key in keys))
 
 
 def read_answers(message: tasks_pb2.AnswerInputsRequest) -> Answers:

@@ -40,6 +40,7 @@ RULES: Final[Mapping[str, Mapping[str, frozenset[Role]]]] = {
         "HeartbeatTasks": _WORKER,
         "ReportProgress": _WORKER,
         "LoadInput": _WORKER,
+        "LoadEarlyAnswers": _WORKER,
         "LoadCheckpoints": _WORKER,
         "AppendCheckpoint": _WORKER,
         "AppendCheckpoints": _WORKER,

@@ -22,7 +22,7 @@ from store_service.model.tasks import (
     Tenant,
     Tombstone,
 )
-from store_service.model.waits import Wait, WaitKind, Wake, WakeCause
+from store_service.model.waits import Answer, Wait, WaitKind, Wake, WakeCause
 
 _INT31 = range(2**31)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -157,6 +157,11 @@ def to_wake(value: Wake | None) -> leases_pb2.Wake | None:
     return message
 
 
+def to_answer(value: Answer) -> types_pb2.InputAnswer:
+    """An answer to a question."""
+    return types_pb2.InputAnswer(key=value.key, response=types_pb2.Payload(media_type=JSON, data=value.response))
+
+
 def to_state(value: TaskState) -> types_pb2.TaskState.ValueType:
     """A state."""
     return types_pb2.TaskState.Value(f"TASK_STATE_{value}")
@@ -212,6 +217,7 @@ def to_leased_task(value: LeasedTask) -> leases_pb2.LeasedTask:
         cancel_requested=value.cancel_requested,
         deadline_at=to_time(value.deadline_at),
         created_at=to_time(value.created_at),
+        early_answers=value.early_answers,
         wake=to_wake(value.wake),
     )
 

@@ -30,6 +30,7 @@ tenants:
       - {name: echo_soon, workflow: echo, task: optional, inline_wait: 2s, input_schema: {type: object}}
       - {name: refuse, workflow: refuse, task: optional, input_schema: {type: object}}
       - {name: trace, workflow: trace, task: never, input_schema: {type: object}}
+      - {name: ask, workflow: ask, task: never, input_schema: {type: object}}
       - {name: nobody, workflow: nobody, task: optional, call_timeout: 1d, disconnect_grace: 5s, input_schema: {type: object}}
       - {name: hasty, workflow: nobody, task: never, call_timeout: 10ms, max_detaches: 0, input_schema: {type: object}}
 """
@@ -65,6 +66,11 @@ async def worker(store: Stubs) -> AsyncIterator[Worker]:
     @running.workflow("refuse", version=1)
     async def refuse(_: Context, _args: dict[str, Any]) -> dict[str, Any]:
         raise ProtocolError(-32603, "I will not")
+
+    @running.workflow("ask", version=1)
+    async def ask(ctx: Context, _args: dict[str, Any]) -> dict[str, Any]:
+        schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
+        return (await ctx.ask("sure", "Sure?", schema)).content
 
     @running.workflow("trace", version=1)
     async def trace(ctx: Context, _args: dict[str, Any]) -> dict[str, Any]:
@@ -120,6 +126,19 @@ async def test_a_failed_task_is_shown_with_its_error(user: Client, store: Stubs)
 async def test_short_work_is_answered_within_the_inline_wait(user: Client) -> None:
     result = (await user.call("echo_soon", {"a": 1}, tasks=True)).result
     assert (result["resultType"], result["structuredContent"]) == ("complete", {"a": 1})
+
+
+@pytest.mark.usefixtures("worker")
+async def test_an_answer_before_its_question_is_used_only_if_it_answers_it(user: Client) -> None:
+    async def call(**params: Any) -> dict[str, Any]:
+        params = {"name": "ask", "arguments": {}, **params}
+        return (await user.ask("tools/call", params, name="ask", capabilities={"elicitation": {}})).result
+
+    yes = {"sure": {"action": "accept", "content": {"ok": True}}}
+    assert (await call(inputResponses=yes))["structuredContent"] == {"ok": True}
+    asked = await call(inputResponses={"sure": {"action": "accept", "content": {"ok": "yes"}}})
+    assert list(asked["inputRequests"]) == ["sure"]
+    assert (await call(inputResponses=yes, requestState=asked["requestState"]))["structuredContent"] == {"ok": True}
 
 
 @pytest.mark.usefixtures("worker")

@@ -331,7 +331,10 @@ async def test_an_answer_that_comes_before_its_question_is_used_and_one_that_fit
 ) -> None:
     early = {"confirm": YES, "bad": {"action": 5}, "": YES, "\0": YES}
     calling = asyncio.create_task(call(user, responses=early))
-    await ask(store, "confirm")
+    task = await leased(store)
+    assert task.early_answers == 1
+    asking = suspend(task.lease, questions=[question("confirm", PARAMS)], fitting=["confirm"])
+    await store.leases.SuspendTask(asking)
     woken = await finish(store)
     assert [one.key for one in woken.wake.input.answers] == ["confirm"]
     assert (await calling).result["content"] == []
@@ -370,6 +373,15 @@ async def test_what_is_asked_first_makes_no_task_until_all_of_it_is_answered(use
     assert await count(store) == 1
     given = await finish(store)
     assert json.loads(given.input.data) == {"n": 1, "dev.tenure/preflight": {"who": name, "where": roots}}
+
+
+async def test_a_key_that_was_asked_first_is_not_used_again(user: Client, store: Stubs) -> None:
+    answers = {"who": {"action": "accept", "content": {"name": "Al"}}, "where": {"roots": []}}
+    both: dict[str, Any] = {"capabilities": BOTH, "responses": answers}
+    first = (await call(user, "greeting", capabilities=BOTH)).result
+    calling = asyncio.create_task(call(user, "greeting", state=first["requestState"], **both))
+    await ask(store, "who", "why")
+    assert list((await calling).result["inputRequests"]) == ["who#2", "why"]
 
 
 async def test_what_is_asked_first_is_not_asked_of_arguments_that_are_wrong(user: Client, store: Stubs) -> None:

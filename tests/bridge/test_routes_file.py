@@ -79,6 +79,8 @@ def test_questions_before_the_work_are_kept_in_order(tmp_path: Path) -> None:
     ("question", "place"),
     [
         ({"key": "a#b", "method": "roots/list"}, "preflight[0].key: "),
+        ({"key": " ", "method": "roots/list"}, "preflight[0].key: "),
+        ({"key": "é" * 65, "method": "roots/list"}, "preflight[0].key: "),
         ({"method": "roots/list"}, "preflight[0].key: is missing"),
         ({"key": "a", "method": "tools/call"}, "preflight[0].method: "),
         ({"key": "a", "method": "roots/list", "parms": {}}, "preflight[0].parms: is not a key"),

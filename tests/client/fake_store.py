@@ -200,6 +200,9 @@ class FakeStore(leases_pb2_grpc.LeaseServiceServicer):
     def LoadInput(self, request: Any, context: grpc.ServicerContext) -> leases_pb2.LoadInputResponse:
         return self._answer("LoadInput", request, context, self.memory.load_input)
 
+    def LoadEarlyAnswers(self, request: Any, context: grpc.ServicerContext) -> leases_pb2.LoadEarlyAnswersResponse:
+        return self._answer("LoadEarlyAnswers", request, context, self.memory.load_early_answers)
+
     def LoadCheckpoints(self, request: Any, context: grpc.ServicerContext) -> leases_pb2.LoadCheckpointsResponse:
         return self._answer("LoadCheckpoints", request, context, self.memory.load_checkpoints)
 

@@ -34,6 +34,7 @@ questions = st.lists(
     st.tuples(st.sampled_from(("a", "a", "b")), payloads), min_size=1, max_size=3, unique_by=lambda one: one[0]
 )
 keys = st.sampled_from(("a", "b", "c", "a#2", "b#2", "a#3", "never"))
+fitting = st.sampled_from([(), ("a", "b", "c"), ("a", "b", "c"), ("b", "a#2", "b#2"), ("a", "a")])
 answers = st.dictionaries(keys, payloads, min_size=1, max_size=3)
 retries = st.sampled_from([None, (1, 1, 1), (3, 1, DAY_MS), (3, 4_000, 6_000), (10, 10_000, 10_000)])
 policies = st.sampled_from([(1, 1), (3, 1), (3, 2), (10, 3), (10_000, 100)])
@@ -98,6 +99,8 @@ INVALID: Final[dict[str, dict[str, list[Any]]]] = {
     "suspend_task": {"step": [*_TEXT, "s" * 257], "wait": [
         {"timer_ms": 0}, {"timer_ms": -1}, {"timer_ms": YEARS}, {"signal": "a b"}, {"signal": ""},
         {"signal": "go", "timeout_ms": -1}, {"questions": ()}, {"questions": (("a#2", b"1"),)}, {"questions": (("", b"1"),)},
+        {"questions": (("a", b"1"),), "fitting": ("",)}, {"questions": (("a", b"1"),), "fitting": ("k" * 161,)},
+        {"questions": (("a", b"1"),), "fitting": tuple(f"k{n}" for n in range(17))},
         {"questions": (("a", b"1"), ("a", b"2"))}, {"questions": (("a", b"{"),)},
         {"questions": tuple((f"q{n}", b"1") for n in range(17))}, {"questions": (("a", b"1"),), "timeout_ms": YEARS},
     ]},

@@ -142,7 +142,7 @@ def confirm_cancel(*, lease: Lease) -> leases_pb2.ConfirmCancelRequest:
 
 def suspend_task(
     *, lease: Lease, step: str, timer_ms: int | None = None, signal: str | None = None,
-    questions: Sequence[tuple[str, bytes]] = (), timeout_ms: int = 0,
+    questions: Sequence[tuple[str, bytes]] = (), timeout_ms: int = 0, fitting: Sequence[str] = (),
 ) -> leases_pb2.SuspendTaskRequest:  # fmt: skip
     request = leases_pb2.SuspendTaskRequest(lease=_lease(lease), step=step)
     if timer_ms is not None:
@@ -155,7 +155,7 @@ def suspend_task(
             leases_pb2.NewInputRequest(name=name, method="elicitation/create", params=_payload(data))
             for name, data in questions
         ]
-        request.input.CopyFrom(leases_pb2.NewInputWait(requests=asked, timeout_ms=timeout_ms))
+        request.input.CopyFrom(leases_pb2.NewInputWait(requests=asked, timeout_ms=timeout_ms, fitting=fitting))
     return request
 
 

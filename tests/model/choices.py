@@ -127,4 +127,5 @@ class Choices:
                 fields |= {"signal": data.draw(st.sampled_from(some.NAMES)), "timeout_ms": data.draw(some.timeouts_ms)}
             case _:
                 fields |= {"questions": tuple(data.draw(some.questions)), "timeout_ms": data.draw(some.timeouts_ms)}
+                fields["fitting"] = tuple(data.draw(some.fitting))
         self._say(data, "suspend_task", **fields)

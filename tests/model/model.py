@@ -78,7 +78,7 @@ class Model:
         task = Task(
             tenant_id, chosen, request_id, content, contract, priority, payload(media_type, data), self.now, self.now, self.now,
             self.now + deadline_ms * MS if deadline_ms else None, self.now + abandon_ms * MS if abandon_ms else None,
-            early=dict(early),
+            early=dict(early), early_given=len(early),
         )  # fmt: skip
         return lean(task=self._add(task))
 
@@ -320,7 +320,7 @@ class Model:
 
     def suspend_task(
         self, *, lease: Lease, step: str, timer_ms: int | None = None, signal: str | None = None,
-        questions: Sequence[tuple[str, bytes]] = (), timeout_ms: int = 0,
+        questions: Sequence[tuple[str, bytes]] = (), timeout_ms: int = 0, fitting: Sequence[str] = (),
     ) -> Answer:  # fmt: skip
         """Until the time, a signal, or answers. What came before the wait ends it at once; a wished end ends the task."""
         kind = "TIMER" if timer_ms is not None else "SIGNAL" if signal is not None else "INPUT"
@@ -329,10 +329,12 @@ class Model:
         check(kind != "SIGNAL" or is_name(signal or ""))
         check(kind != "INPUT" or (1 <= len(questions) <= 16 and len({name for name, _ in questions}) == len(questions)))
         check(all(is_text(name, 128) and "#" not in name and is_payload("", one, 64 * 1024) for name, one in questions))
-        task = self._finishing(lease, ("suspend", step, timer_ms, signal, tuple(questions), timeout_ms))
+        check(len(fitting) <= 16 and all(is_text(key, 160) for key in fitting))
+        said = ("suspend", step, timer_ms, signal, tuple(questions), timeout_ms, tuple(dict.fromkeys(fitting)))
+        task = self._finishing(lease, said)
         if task is None:
             return self._asked(lease)
-        task.ask(questions, self.now)
+        task.ask(questions, self.now, fitting)
         pending = [
             (signal_.accepted_at, signal_id)
             for (tenant_id, signal_id), signal_ in self.signals.items()

@@ -113,6 +113,7 @@ class Task:
     abandon_at: int | None = None
     forked_from: tuple[str, int] = ("", 0)
     early: dict[str, bytes] = field(default_factory=dict)
+    early_given: int = 0
     state: str = "QUEUED"
     ready: bool = True
     worker_id: str = ""
@@ -156,14 +157,15 @@ class Task:
         times = (self.expires_at, self.cancel_at, self.deadline_at, self.abandon_at, until, self.ready_at)
         return [at for at in times if at is not None] if self.state not in TERMINAL else []
 
-    def ask(self, questions: Sequence[tuple[str, bytes]], now: int) -> None:
-        """Under keys of their own; a question whose answer came first is answered."""
+    def ask(self, questions: Sequence[tuple[str, bytes]], now: int, fitting: Sequence[str]) -> None:
+        """Under keys of their own; a question whose answer came first is answered, if that fits, else the answer is gone."""
         for name, params in questions:
             times = sum(one.name == name for one in self.questions)
             key = f"{name}#{times + 1}" if times else name
             question = Question(key, name, self.token, "elicitation/create", params, now)
-            if key in self.early:
-                question.state, question.response = "ANSWERED", self.early.pop(key)
+            response = self.early.pop(key, None)
+            if response is not None and key in fitting:
+                question.state, question.response = "ANSWERED", response
             self.questions.append(question)
 
     def shown(self, now: int) -> Answer:
@@ -209,7 +211,7 @@ class Task:
             lease=lease._asdict(), expires_at=self.expires_at, contract=self.contract, input=self.input,
             attempts=self.attempts, crashes=self.crashes, retries=self.retries, checkpoints=len(self.checkpoints),
             cancel_requested=self.wished, deadline_at=self.deadline_at, created_at=self.created_at,
-            wake=self.wake_shown(signals),
+            wake=self.wake_shown(signals), early_answers=self.early_given,
         )  # fmt: skip
 
     def tombstone(self, cursor: int, now: int) -> Answer:

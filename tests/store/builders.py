@@ -145,6 +145,7 @@ def suspend(
     signal: str | None = None,
     questions: Sequence[leases_pb2.NewInputRequest] = (),
     timeout_ms: int = 0,
+    fitting: Sequence[str] = (),
 ) -> leases_pb2.SuspendTaskRequest:
     """The suspension of a task, until one of the time, a signal, or answers."""
     request = leases_pb2.SuspendTaskRequest(lease=lease, step=step)
@@ -153,7 +154,7 @@ def suspend(
     elif signal is not None:
         request.signal.CopyFrom(leases_pb2.NewSignalWait(name=signal, timeout_ms=timeout_ms))
     else:
-        request.input.CopyFrom(leases_pb2.NewInputWait(requests=questions, timeout_ms=timeout_ms))
+        request.input.CopyFrom(leases_pb2.NewInputWait(requests=questions, timeout_ms=timeout_ms, fitting=fitting))
     return request
 
 

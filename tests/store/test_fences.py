@@ -37,6 +37,7 @@ FENCED: Final[Mapping[str, Call]] = {
     "HeartbeatTask": lambda store, held: store.leases.HeartbeatTask(heartbeat(held)),
     "ReportProgress": lambda store, held: store.leases.ReportProgress(leases_pb2.ReportProgressRequest(lease=held, value=1)),
     "LoadInput": lambda store, held: store.leases.LoadInput(leases_pb2.LoadInputRequest(lease=held)),
+    "LoadEarlyAnswers": lambda store, held: store.leases.LoadEarlyAnswers(leases_pb2.LoadEarlyAnswersRequest(lease=held)),
     "LoadCheckpoints": lambda store, held: store.leases.LoadCheckpoints(leases_pb2.LoadCheckpointsRequest(lease=held)),
     "AppendCheckpoint": lambda store, held: store.leases.AppendCheckpoint(checkpoint(held, revision=1)),
     "CompleteTask": lambda store, held: store.leases.CompleteTask(complete(held, b'"late"')),

@@ -100,6 +100,7 @@ async def test_the_fields_of_a_creation(store: Stubs, database: asyncpg.Connecti
         ("tenant_id", "tenant_id", NAMES_REFUSED, NAMES_TAKEN),
         ("request_id", "request_id", texts_refused(128), texts_taken(128)),
         ("reference", "reference", texts_refused(128, blank=True), texts_taken(128, blank=True)),
+        ("asked_before", "asked_before", (["a#2"], [""], ["a"] * 17, ["k" * 129], ["\0"]), ([], ["k" * 128] * 16)),
         ("contract.tool", "contract.tool", texts_refused(128, blank=True), texts_taken(128, blank=True)),
         ("contract.workflow", "contract.workflow", texts_refused(256), texts_taken(256)),
         ("contract.owner.issuer", "owner.issuer", texts_refused(512), texts_taken(512)),
@@ -144,6 +145,12 @@ async def test_the_fields_of_reads(store: Stubs) -> None:
         [*ids, *owner, ("abandon_after_ms", "abandon_after_ms", (-1, YEAR_MS), (1, YEAR_MS - 1, 0))],
     )
     lines = tasks_pb2.ListTaskHistoryRequest(**named)
+    find = tasks_pb2.FindTaskRequest(tenant_id=TENANT, reference="r", owner=OWNER)
+    find_bounds: list[Bound] = [
+        ("tenant_id", "tenant_id", NAMES_REFUSED, ()),
+        ("reference", "reference", texts_refused(128), ()),
+    ]
+    await assert_bounds(store.tasks.FindTask, find, [*find_bounds, *owner, ("view", "view", (-1, 4), ())])
     await assert_bounds(store.tasks.ListTaskHistory, lines, [*ids, *page, ("from_line", "from_line", (-1,), (0, 2**31 - 1))])
     steps = tasks_pb2.ListCheckpointsRequest(**named)
     await assert_bounds(
@@ -238,6 +245,7 @@ async def test_the_fields_of_what_is_done_under_a_lease(store: Stubs) -> None:
     ]
     await assert_bounds(store.leases.LoadCheckpoints, leases_pb2.LoadCheckpointsRequest(lease=held), [*lease_fields, *pages])
     await assert_bounds(store.leases.LoadInput, leases_pb2.LoadInputRequest(lease=held), lease_fields)
+    await assert_bounds(store.leases.LoadEarlyAnswers, leases_pb2.LoadEarlyAnswersRequest(lease=held), lease_fields)
     await assert_bounds(
         store.leases.AppendCheckpoint,
         checkpoint(held),

@@ -101,6 +101,12 @@ class MemoryStore:
         task = self._fenced(request.lease)
         return leases_pb2.LoadInputResponse(input=types_pb2.Payload(data=task.input), wake=task.wake)
 
+    def load_early_answers(self, request: leases_pb2.LoadEarlyAnswersRequest) -> leases_pb2.LoadEarlyAnswersResponse:
+        """What was answered before it was asked."""
+        answers = self._fenced(request.lease).early_answers
+        found = [types_pb2.InputAnswer(key=key, response=response) for key, response in answers.items()]
+        return leases_pb2.LoadEarlyAnswersResponse(answers=found)
+
     def load_checkpoints(self, request: leases_pb2.LoadCheckpointsRequest) -> leases_pb2.LoadCheckpointsResponse:
         """A page of checkpoints."""
         found = self._fenced(request.lease).checkpoints[request.from_revision :]
@@ -159,7 +165,8 @@ class MemoryStore:
             task.asked[question.name] += 1
             times = task.asked[question.name]
             keys.append(question.name if times == 1 else f"{question.name}#{times}")
-        given = {key: task.early_answers.pop(key) for key in keys if key in task.early_answers}
+        early = {key: task.early_answers.pop(key) for key in keys if key in task.early_answers}
+        given = {key: response for key, response in early.items() if key in request.input.fitting}
         after_ms = request.timer.delay_ms or request.signal.timeout_ms or request.input.timeout_ms
         task.waiting = Waiting(request, self._now() + after_ms / 1000 if after_ms else None, keys, given)
         task.state, task.wake = ("CANCELLED" if task.cancel_requested else "WAITING"), None
@@ -270,6 +277,7 @@ def _leased(task: MemoryTask) -> leases_pb2.LeasedTask:
         checkpoints=len(task.checkpoints),
         cancel_requested=task.cancel_requested,
         wake=None if task.input_left_out else task.wake,
+        early_answers=len(task.early_answers),
     )
 
 

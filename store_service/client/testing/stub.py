@@ -14,6 +14,7 @@ _METHODS: Final = {
     "HeartbeatTask": "heartbeat_task",
     "ReportProgress": "report_progress",
     "LoadInput": "load_input",
+    "LoadEarlyAnswers": "load_early_answers",
     "LoadCheckpoints": "load_checkpoints",
     "AppendCheckpoint": "append_checkpoint",
     "CompleteTask": "complete_task",

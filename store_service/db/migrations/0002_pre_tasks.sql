@@ -24,6 +24,7 @@ CREATE TABLE tenure.task (
   input                 bytea  NOT NULL,
   created_at            timestamptz NOT NULL,
   reference             text COLLATE "C",    -- by which those find it who know no id of it; NULL = none
+  early_answers         int  NOT NULL DEFAULT 0,  -- how many came with it
   forked_from           uuid,                -- the task whose first checkpoints it started with
   forked_checkpoints    int,
   PRIMARY KEY (tenant_id, task_id),
@@ -104,7 +105,8 @@ CREATE FUNCTION tenure.create_tasks(
   p_tenant text[], p_task uuid[], p_request text[], p_digest bytea[], p_tool text[], p_workflow text[], p_version int[],
   p_issuer text[], p_subject text[], p_capabilities bytea[], p_schema bytea[], p_ttl_ms bigint[], p_poll_ms bigint[],
   p_deadline_ms bigint[], p_trace text[], p_trace_state text[], p_baggage text[], p_priority int[], p_media text[],
-  p_input bytea[], p_abandon_ms bigint[], p_reference text[], p_e_item bigint[], p_e_key text[], p_e_response bytea[]
+  p_input bytea[], p_abandon_ms bigint[], p_reference text[], p_e_item bigint[], p_e_key text[], p_e_response bytea[],
+  p_a_item bigint[], p_a_name text[]
 ) RETURNS TABLE (ordinal bigint, outcome text, task_id uuid, created_at timestamptz, opened text[])
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -147,10 +149,11 @@ BEGIN
   ), cold AS (
     INSERT INTO task (tenant_id, task_id, request_id, request_digest, tool, workflow, version, issuer, subject,
                       client_capabilities, output_schema, ttl_ms, poll_interval_ms, execution_deadline_ms, trace_parent,
-                      trace_state, baggage, priority, media_type, input, created_at, reference)
+                      trace_state, baggage, priority, media_type, input, created_at, reference, early_answers)
     SELECT p_tenant[o], p_task[o], p_request[o], p_digest[o], p_tool[o], p_workflow[o], p_version[o], p_issuer[o], p_subject[o],
            p_capabilities[o], p_schema[o], p_ttl_ms[o], p_poll_ms[o], p_deadline_ms[o], p_trace[o],
-           p_trace_state[o], p_baggage[o], p_priority[o], p_media[o], p_input[o], v_now, p_reference[o]
+           p_trace_state[o], p_baggage[o], p_priority[o], p_media[o], p_input[o], v_now, p_reference[o],
+           (SELECT count(*) FROM unnest(p_e_item) e WHERE e = o)
     FROM new
   ), hot AS (
     INSERT INTO task_state (tenant_id, task_id, workflow, version, priority, state, ready, ready_at, check_at, deadline_at,
@@ -164,6 +167,11 @@ BEGIN
     INSERT INTO early_answer (tenant_id, task_id, key, response)
     SELECT p_tenant[e.o], p_task[e.o], e.key, e.response FROM unnest(p_e_item, p_e_key, p_e_response) e(o, key, response)
     JOIN new ON new.o = e.o
+  ), asked AS (    -- what was asked before the task: its keys are used
+    INSERT INTO input_request (tenant_id, task_id, number, key, name, token, method, params, asked_at, state)
+    SELECT p_tenant[a.o], p_task[a.o], row_number() OVER (PARTITION BY a.o ORDER BY a.n) - 1, a.name, a.name, 0, '', '', v_now,
+           'OVER'
+    FROM unnest(p_a_item, p_a_name) WITH ORDINALITY a(o, name, n) JOIN new ON new.o = a.o
   ), told AS (
     INSERT INTO history (tenant_id, task_id, line, event, at) SELECT p_tenant[o], p_task[o], 0, 'CREATED', v_now FROM new
   )

@@ -24,7 +24,7 @@ CREATE FUNCTION tenure.claim_tasks(
   subject text, client_capabilities bytea, output_schema bytea, ttl_ms bigint, poll_interval_ms bigint,
   execution_deadline_ms bigint, trace_parent text, trace_state text, baggage text, media_type text, input bytea, created_at timestamptz,
   wake text, wake_step text, signal_id text, signal_name text, signal_media_type text, signal_data bytea,
-  input_keys text[], input_responses bytea[], fits boolean
+  input_keys text[], input_responses bytea[], early_answers int, fits boolean
 ) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -131,7 +131,7 @@ BEGIN
          t.client_capabilities, t.output_schema, t.ttl_ms, t.poll_interval_ms, t.execution_deadline_ms, t.trace_parent, t.trace_state,
          t.baggage, t.media_type, CASE WHEN b.fits THEN t.input END, t.created_at, k.wake, k.step, k.signal_id, k.signal_name,
          k.signal_media_type, CASE WHEN b.fits THEN k.signal_data END, k.input_keys, CASE WHEN b.fits THEN k.input_responses END,
-         b.fits
+         t.early_answers, b.fits
   FROM (
     SELECT u.*, sum(octet_length(x.client_capabilities) + octet_length(x.output_schema) + octet_length(x.baggage)) OVER ()
                 + sum(octet_length(x.input) + coalesce(y.bytes, 0)) OVER (ORDER BY u.o) <= p_budget AS fits

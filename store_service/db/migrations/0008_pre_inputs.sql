@@ -7,7 +7,7 @@ CREATE TABLE tenure.input_request (
   number       int    NOT NULL,             -- dense from 0
   key          text COLLATE "C" NOT NULL,
   name         text COLLATE "C" NOT NULL,
-  token        bigint NOT NULL,
+  token        bigint NOT NULL,             -- of the lease that asked; 0 = asked before there was a task
   method       text   NOT NULL,
   params       bytea  NOT NULL,
   asked_at     timestamptz NOT NULL,

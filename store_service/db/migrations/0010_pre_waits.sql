@@ -33,12 +33,12 @@ LEFT JOIN LATERAL (
 WHERE w.wake IS NOT NULL;
 
 -- Suspends leased tasks: OK, LEASE_LOST, BUDGET_RESERVED or INPUT_LIMIT. A wait that is over already, since its signal or its answers came
--- first, sends the task straight back to the queue; a wished end ends it instead. Questions come flat: `p_q_item` says which
--- item each belongs to. The same suspension by the same lease is answered again.
+-- first, sends the task straight back to the queue; a wished end ends it instead. Questions, and the keys of early answers that fit,
+-- come flat: `p_q_item` and `p_f_item` say which item each belongs to. The same suspension by the same lease is answered again.
 CREATE FUNCTION tenure.suspend_tasks(
   p_tenant text[], p_task uuid[], p_worker text[], p_token bigint[], p_epoch bigint[], p_digest bytea[], p_step text[],
   p_kind text[], p_delay_ms bigint[], p_signal text[], p_q_item bigint[], p_q_name text[], p_q_method text[], p_q_params bytea[],
-  p_max_inputs int
+  p_f_item bigint[], p_f_key text[], p_max_inputs int
 ) RETURNS TABLE (ordinal bigint, outcome text, keys text[], opened text[])
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -61,7 +61,7 @@ BEGIN
     JOIN task_state s ON s.tenant_id = u.t AND s.task_id = u.id AND s.worker_id = u.w AND s.token = u.k AND u.e = v_epoch
       AND s.expires_at > v_now) h;
 
-  -- The questions, under keys of their own, answered at once where the answer came first.
+  -- The questions, under keys of their own, answered at once where an answer that fits came first.
   WITH asked AS (
     SELECT q.i, q.name, q.method, q.params, q.n, (SELECT count(*) FROM input_request r WHERE r.tenant_id = p_tenant[q.i]
              AND r.task_id = p_task[q.i] AND r.name = q.name) AS times,
@@ -74,11 +74,13 @@ BEGIN
   ), early AS (
     DELETE FROM early_answer x USING keyed k WHERE x.tenant_id = p_tenant[k.i] AND x.task_id = p_task[k.i] AND x.key = k.key
     RETURNING k.i, x.key, x.response
+  ), fitting AS (
+    SELECT e.* FROM early e JOIN unnest(p_f_item, p_f_key) f(i, key) ON f.i = e.i AND f.key = e.key
   )
   INSERT INTO input_request (tenant_id, task_id, number, key, name, token, method, params, asked_at, state, response, answered_at)
   SELECT p_tenant[k.i], p_task[k.i], k.number, k.key, k.name, p_token[k.i], k.method, k.params, v_now,
          CASE WHEN e.key IS NULL THEN 'OPEN' ELSE 'ANSWERED' END, e.response, CASE WHEN e.key IS NOT NULL THEN v_now END
-  FROM keyed k LEFT JOIN early e ON e.i = k.i AND e.key = k.key;
+  FROM keyed k LEFT JOIN fitting e ON e.i = k.i AND e.key = k.key;
 
   WITH held AS MATERIALIZED (
     SELECT u.o, p_tenant[u.o] AS t, p_task[u.o] AS id, p_token[u.o] AS k, p_kind[u.o] AS kind, g.signal_id,

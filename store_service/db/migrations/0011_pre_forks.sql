@@ -34,6 +34,9 @@ BEGIN
          t.output_schema, t.ttl_ms, t.poll_interval_ms, t.execution_deadline_ms, t.trace_parent, t.trace_state, t.baggage,
          t.priority, t.media_type, t.input, v_now, p_source, p_checkpoints
   FROM task t WHERE t.tenant_id = p_tenant AND t.task_id = p_source;
+  INSERT INTO input_request (tenant_id, task_id, number, key, name, token, method, params, asked_at, state)
+  SELECT r.tenant_id, p_task, r.number, r.key, r.name, 0, r.method, r.params, v_now, r.state
+  FROM input_request r WHERE r.tenant_id = p_tenant AND r.task_id = p_source AND r.token = 0;
   INSERT INTO checkpoint (tenant_id, task_id, revision, step, media_type, data, token, created_at)
   SELECT c.tenant_id, p_task, c.revision, c.step, c.media_type, c.data, 0, v_now
   FROM checkpoint c WHERE c.tenant_id = p_tenant AND c.task_id = p_source AND c.revision < p_checkpoints;

@@ -57,6 +57,7 @@ UNDER_LEASE: Final[dict[str, Callable[[types_pb2.Lease], Message]]] = {
     "HeartbeatTask": heartbeat,
     "ReportProgress": lambda held: leases_pb2.ReportProgressRequest(lease=held, value=1),
     "LoadInput": lambda held: leases_pb2.LoadInputRequest(lease=held),
+    "LoadEarlyAnswers": lambda held: leases_pb2.LoadEarlyAnswersRequest(lease=held),
     "LoadCheckpoints": lambda held: leases_pb2.LoadCheckpointsRequest(lease=held),
     "AppendCheckpoint": checkpoint,
     "CompleteTask": complete,

@@ -118,6 +118,7 @@ class LeasedTask(_message.Message):
     DEADLINE_AT_FIELD_NUMBER: _builtins.int
     CREATED_AT_FIELD_NUMBER: _builtins.int
     WAKE_FIELD_NUMBER: _builtins.int
+    EARLY_ANSWERS_FIELD_NUMBER: _builtins.int
     input_left_out: _builtins.bool
     """Whether the input and what came with the wake did not fit into the answer (4 MiB for all). Read them by LoadInput."""
     attempts: _builtins.int
@@ -130,6 +131,8 @@ class LeasedTask(_message.Message):
     """How many checkpoints there are. When not 0, load them before the work starts."""
     cancel_requested: _builtins.bool
     """Whether the task's end is wished for already."""
+    early_answers: _builtins.int
+    """How many answers were given at the task's creation. When not 0, see LoadEarlyAnswers."""
     @_builtins.property
     def lease(self) -> _types_pb2.Lease:
         """To be presented with each write."""
@@ -178,10 +181,11 @@ class LeasedTask(_message.Message):
         deadline_at: _timestamp_pb2.Timestamp | None = ...,
         created_at: _timestamp_pb2.Timestamp | None = ...,
         wake: Global___Wake | None = ...,
+        early_answers: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["contract", b"contract", "created_at", b"created_at", "deadline_at", b"deadline_at", "expires_at", b"expires_at", "input", b"input", "lease", b"lease", "wake", b"wake"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "cancel_requested", b"cancel_requested", "checkpoints", b"checkpoints", "contract", b"contract", "crashes", b"crashes", "created_at", b"created_at", "deadline_at", b"deadline_at", "expires_at", b"expires_at", "input", b"input", "input_left_out", b"input_left_out", "lease", b"lease", "retries", b"retries", "wake", b"wake"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "cancel_requested", b"cancel_requested", "checkpoints", b"checkpoints", "contract", b"contract", "crashes", b"crashes", "created_at", b"created_at", "deadline_at", b"deadline_at", "early_answers", b"early_answers", "expires_at", b"expires_at", "input", b"input", "input_left_out", b"input_left_out", "lease", b"lease", "retries", b"retries", "wake", b"wake"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -585,6 +589,54 @@ class LoadInputResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LoadInputResponse: _TypeAlias = LoadInputResponse  # noqa: Y015
+
+@_typing.final
+class LoadEarlyAnswersRequest(_message.Message):
+    """See LeaseService.LoadEarlyAnswers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEASE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def lease(self) -> _types_pb2.Lease:
+        """The lease."""
+
+    def __init__(
+        self,
+        *,
+        lease: _types_pb2.Lease | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LoadEarlyAnswersRequest: _TypeAlias = LoadEarlyAnswersRequest  # noqa: Y015
+
+@_typing.final
+class LoadEarlyAnswersResponse(_message.Message):
+    """See LeaseService.LoadEarlyAnswers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ANSWERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def answers(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.InputAnswer]:
+        """In the order of their keys."""
+
+    def __init__(
+        self,
+        *,
+        answers: _abc.Iterable[_types_pb2.InputAnswer] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answers", b"answers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LoadEarlyAnswersResponse: _TypeAlias = LoadEarlyAnswersResponse  # noqa: Y015
 
 @_typing.final
 class LoadCheckpointsRequest(_message.Message):
@@ -1320,21 +1372,29 @@ class NewInputWait(_message.Message):
 
     REQUESTS_FIELD_NUMBER: _builtins.int
     TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    FITTING_FIELD_NUMBER: _builtins.int
     timeout_ms: _builtins.int
     """How long from now it waits at most; 0 means without end. Questions not answered by then are over."""
     @_builtins.property
     def requests(self) -> _containers.RepeatedCompositeFieldContainer[Global___NewInputRequest]:
         """1 to 16 questions under different names, all open at once. A task asks at most 1,000 in its life."""
 
+    @_builtins.property
+    def fitting(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The keys of early answers that answer their questions: what is asked under them is answered with it. An early answer
+        under a key that is asked and not named here is dropped, and its question open. At most 16.
+        """
+
     def __init__(
         self,
         *,
         requests: _abc.Iterable[Global___NewInputRequest] | None = ...,
         timeout_ms: _builtins.int = ...,
+        fitting: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["requests", b"requests", "timeout_ms", b"timeout_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fitting", b"fitting", "requests", b"requests", "timeout_ms", b"timeout_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -65,6 +65,11 @@ class LeaseServiceStub:
                 request_serializer=taskstore_dot_v1_dot_leases__pb2.LoadInputRequest.SerializeToString,
                 response_deserializer=taskstore_dot_v1_dot_leases__pb2.LoadInputResponse.FromString,
                 _registered_method=True)
+        self.LoadEarlyAnswers = channel.unary_unary(
+                '/taskstore.v1.LeaseService/LoadEarlyAnswers',
+                request_serializer=taskstore_dot_v1_dot_leases__pb2.LoadEarlyAnswersRequest.SerializeToString,
+                response_deserializer=taskstore_dot_v1_dot_leases__pb2.LoadEarlyAnswersResponse.FromString,
+                _registered_method=True)
         self.LoadCheckpoints = channel.unary_unary(
                 '/taskstore.v1.LeaseService/LoadCheckpoints',
                 request_serializer=taskstore_dot_v1_dot_leases__pb2.LoadCheckpointsRequest.SerializeToString,
@@ -177,6 +182,14 @@ class LeaseServiceServicer:
 
     def LoadInput(self, request, context):
         """Reads the input and the wake of a leased task that LeaseTasks left out for their size. Refused with LEASE_LOST.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def LoadEarlyAnswers(self, request, context):
+        """Reads the answers that were given at the task's creation and have not met their questions yet. Before it asks, a worker
+        looks which of them answer what it is about to ask, and names them in NewInputWait. Refused with LEASE_LOST.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -325,6 +338,11 @@ def add_LeaseServiceServicer_to_server(servicer, server):
                     servicer.LoadInput,
                     request_deserializer=taskstore_dot_v1_dot_leases__pb2.LoadInputRequest.FromString,
                     response_serializer=taskstore_dot_v1_dot_leases__pb2.LoadInputResponse.SerializeToString,
+            ),
+            'LoadEarlyAnswers': grpc.unary_unary_rpc_method_handler(
+                    servicer.LoadEarlyAnswers,
+                    request_deserializer=taskstore_dot_v1_dot_leases__pb2.LoadEarlyAnswersRequest.FromString,
+                    response_serializer=taskstore_dot_v1_dot_leases__pb2.LoadEarlyAnswersResponse.SerializeToString,
             ),
             'LoadCheckpoints': grpc.unary_unary_rpc_method_handler(
                     servicer.LoadCheckpoints,
@@ -538,6 +556,33 @@ class LeaseService:
             '/taskstore.v1.LeaseService/LoadInput',
             taskstore_dot_v1_dot_leases__pb2.LoadInputRequest.SerializeToString,
             taskstore_dot_v1_dot_leases__pb2.LoadInputResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LoadEarlyAnswers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/taskstore.v1.LeaseService/LoadEarlyAnswers',
+            taskstore_dot_v1_dot_leases__pb2.LoadEarlyAnswersRequest.SerializeToString,
+            taskstore_dot_v1_dot_leases__pb2.LoadEarlyAnswersResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -51,6 +51,10 @@ class LeaseServiceStub:
     """Reports how far a task has come and what it is doing. The last 16 reports are kept. Refused with LEASE_LOST."""
     LoadInput: _grpc.UnaryUnaryMultiCallable[_leases_pb2.LoadInputRequest, _leases_pb2.LoadInputResponse]
     """Reads the input and the wake of a leased task that LeaseTasks left out for their size. Refused with LEASE_LOST."""
+    LoadEarlyAnswers: _grpc.UnaryUnaryMultiCallable[_leases_pb2.LoadEarlyAnswersRequest, _leases_pb2.LoadEarlyAnswersResponse]
+    """Reads the answers that were given at the task's creation and have not met their questions yet. Before it asks, a worker
+    looks which of them answer what it is about to ask, and names them in NewInputWait. Refused with LEASE_LOST.
+    """
     LoadCheckpoints: _grpc.UnaryUnaryMultiCallable[_leases_pb2.LoadCheckpointsRequest, _leases_pb2.LoadCheckpointsResponse]
     """Reads the checkpoints of a leased task, oldest first. Refused with LEASE_LOST."""
     AppendCheckpoint: _grpc.UnaryUnaryMultiCallable[_leases_pb2.AppendCheckpointRequest, _leases_pb2.AppendCheckpointResponse]
@@ -133,6 +137,10 @@ class LeaseServiceAsyncStub(LeaseServiceStub):
     """Reports how far a task has come and what it is doing. The last 16 reports are kept. Refused with LEASE_LOST."""
     LoadInput: _aio.UnaryUnaryMultiCallable[_leases_pb2.LoadInputRequest, _leases_pb2.LoadInputResponse]  # type: ignore[assignment]
     """Reads the input and the wake of a leased task that LeaseTasks left out for their size. Refused with LEASE_LOST."""
+    LoadEarlyAnswers: _aio.UnaryUnaryMultiCallable[_leases_pb2.LoadEarlyAnswersRequest, _leases_pb2.LoadEarlyAnswersResponse]  # type: ignore[assignment]
+    """Reads the answers that were given at the task's creation and have not met their questions yet. Before it asks, a worker
+    looks which of them answer what it is about to ask, and names them in NewInputWait. Refused with LEASE_LOST.
+    """
     LoadCheckpoints: _aio.UnaryUnaryMultiCallable[_leases_pb2.LoadCheckpointsRequest, _leases_pb2.LoadCheckpointsResponse]  # type: ignore[assignment]
     """Reads the checkpoints of a leased task, oldest first. Refused with LEASE_LOST."""
     AppendCheckpoint: _aio.UnaryUnaryMultiCallable[_leases_pb2.AppendCheckpointRequest, _leases_pb2.AppendCheckpointResponse]  # type: ignore[assignment]
@@ -242,6 +250,16 @@ class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_leases_pb2.LoadInputResponse, _abc.Awaitable[_leases_pb2.LoadInputResponse]]:
         """Reads the input and the wake of a leased task that LeaseTasks left out for their size. Refused with LEASE_LOST."""
+
+    @_abc_1.abstractmethod
+    def LoadEarlyAnswers(
+        self,
+        request: _leases_pb2.LoadEarlyAnswersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_leases_pb2.LoadEarlyAnswersResponse, _abc.Awaitable[_leases_pb2.LoadEarlyAnswersResponse]]:
+        """Reads the answers that were given at the task's creation and have not met their questions yet. Before it asks, a worker
+        looks which of them answer what it is about to ask, and names them in NewInputWait. Refused with LEASE_LOST.
+        """
 
     @_abc_1.abstractmethod
     def LoadCheckpoints(

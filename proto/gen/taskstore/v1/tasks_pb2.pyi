@@ -209,6 +209,7 @@ class CreateTaskRequest(_message.Message):
     EARLY_ANSWERS_FIELD_NUMBER: _builtins.int
     CONTENT_DIGEST_FIELD_NUMBER: _builtins.int
     REFERENCE_FIELD_NUMBER: _builtins.int
+    ASKED_BEFORE_FIELD_NUMBER: _builtins.int
     tenant_id: _builtins.str
     """The tenant that the task shall belong to. 1 to 128 of `A-Z a-z 0-9 _ - .`."""
     request_id: _builtins.str
@@ -236,7 +237,15 @@ class CreateTaskRequest(_message.Message):
 
     @_builtins.property
     def early_answers(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.InputAnswer]:
-        """Answers given before the questions: used when the work first asks under their key. At most 16."""
+        """Answers given before the questions: used when the work first asks under their key, if it says that they fit; else
+        dropped then. At most 16.
+        """
+
+    @_builtins.property
+    def asked_before(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The names under which the caller was asked before there was a task: the task's first question under one of them has
+        the key `name#2`. At most 16, each as in NewInputRequest, and no part of the content.
+        """
 
     def __init__(
         self,
@@ -250,10 +259,11 @@ class CreateTaskRequest(_message.Message):
         early_answers: _abc.Iterable[_types_pb2.InputAnswer] | None = ...,
         content_digest: _builtins.bytes = ...,
         reference: _builtins.str = ...,
+        asked_before: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["contract", b"contract", "input", b"input"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abandon_after_ms", b"abandon_after_ms", "content_digest", b"content_digest", "contract", b"contract", "early_answers", b"early_answers", "input", b"input", "priority", b"priority", "reference", b"reference", "request_id", b"request_id", "tenant_id", b"tenant_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abandon_after_ms", b"abandon_after_ms", "asked_before", b"asked_before", "content_digest", b"content_digest", "contract", b"contract", "early_answers", b"early_answers", "input", b"input", "priority", b"priority", "reference", b"reference", "request_id", b"request_id", "tenant_id", b"tenant_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
