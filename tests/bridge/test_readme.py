@@ -1,7 +1,9 @@
 """The README names every setting and every key, with its default."""
 
+import json
 import re
 import textwrap
+import tomllib
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
@@ -52,6 +54,15 @@ def test_every_key_of_a_route_is_told_with_its_default() -> None:
     assert set(told) == set(keys)
     for name, key in keys.items():
         assert "default" not in key or told[name] == str(key["default"]), name
+
+
+def test_known_clients_are_told_with_the_versions_that_the_tests_drive() -> None:
+    root = Path(mcp_bridge.__file__).parents[1]
+    pins = dict(one.split("==") for one in tomllib.loads((root / "pyproject.toml").read_text())["dependency-groups"]["clients"])
+    pins |= json.loads((root / "tests" / "node_tools" / "package.json").read_text())["dependencies"]
+    told = re.findall(r"^\| `([^` ]+)[^|]*\| ([0-9.]+) \|", README.split("\n## Clients\n")[1], re.MULTILINE)
+    assert len(told) == 5
+    assert {name: pins[name] for name, _ in told} == dict(told)
 
 
 @pytest.mark.must("B-21")
