@@ -92,6 +92,8 @@ async def _serve(config: Config) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     bridge = Bridge(config)
+    if hasattr(signal, "SIGHUP"):  # not on Windows
+        loop.add_signal_handler(signal.SIGHUP, bridge.reload_routes)
     await bridge.start()
     await stop.wait()
     await bridge.stop()

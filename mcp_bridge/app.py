@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 
 from mcp_bridge.access.bearer import bearer_access
 from mcp_bridge.access.callers import Authenticate, development_access
+from mcp_bridge.access.config_files import ConfigFileError, read_file
 from mcp_bridge.access.hosts import Guard, is_loopback
 from mcp_bridge.access.issuers import Issuers, load_issuers
 from mcp_bridge.access.keys import Keys, reader
@@ -23,14 +24,17 @@ from mcp_bridge.access.limits import Limiter
 from mcp_bridge.access.polls import Polls
 from mcp_bridge.access.proxies import Proxies, read_networks
 from mcp_bridge.access.resource import Resource
-from mcp_bridge.access.routes import Routes
-from mcp_bridge.access.routes_file import load_routes
+from mcp_bridge.access.route_watch import RouteWatch
+from mcp_bridge.access.routes import CurrentRoutes, Routes
+from mcp_bridge.access.routes_file import parse_routes
 from mcp_bridge.access.tokens import Tokens
-from mcp_bridge.config import Config, ConfigError, read_state_keys, store_tls
+from mcp_bridge.access.yaml_lines import Problem
+from mcp_bridge.config import Config, read_state_keys, store_tls
 from mcp_bridge.connections import Server
 from mcp_bridge.dispatch import Dispatcher
 from mcp_bridge.http import Endpoint
 from mcp_bridge.methods.held import HeldCalls
+from mcp_bridge.methods.listen import Subscriptions
 from mcp_bridge.methods.table import LEGACY_METHODS, METHODS, make_methods
 from mcp_bridge.metrics import Metrics
 from mcp_bridge.wire.results import Results
@@ -52,6 +56,8 @@ class _Parts:
 
     store: TaskStore
     held: HeldCalls
+    subscriptions: Subscriptions
+    routes: RouteWatch
     endpoint: Endpoint
     runner: web.ServerRunner
     site: web.TCPSite
@@ -114,14 +120,11 @@ class Bridge:
     async def start(self) -> None:
         """Reads the routes, puts the parts together, and serves. It does not wait for the store.
 
-        Raises ConfigFileError or ConfigError for a configuration that cannot be served, OSError when a port is taken.
+        Raises ConfigFileError for a configuration that cannot be served, OSError when a file is missing or a port is taken.
         """
         config = self._config
-        routes = load_routes(config.routes)
         issuers = load_issuers(config.issuers, on_loopback=is_loopback(config.host)) if config.issuers else None
-        if issuers is None and config.dev_tenant not in routes.tenants:
-            raise ConfigError(f"TENURE_BRIDGE_DEV_TENANT is {config.dev_tenant}, which {config.routes} has no tools for")
-        parts = await self._put_together(routes, issuers)
+        parts = await self._put_together(read_file(config.routes), issuers)
         try:
             await parts.site.start()
             self._admin.start()
@@ -132,8 +135,14 @@ class Bridge:
         mode = "development" if issuers is None else "authorization"
         structlog.get_logger().info("bridge_started", port=self.port, admin_port=self.admin_port, mode=mode)
 
+    def reload_routes(self) -> None:
+        """Reads the route file again, soon. One that is wrong is logged, and changes nothing."""
+        if self._parts is not None:
+            self._parts.routes.reload_soon()
+
     async def stop(self) -> None:
-        """Drains: says that it is not ready, waits for load balancers, lets calls end, answers those that do not.
+        """Drains: says that it is not ready, waits for load balancers, ends subscriptions, lets calls end, answers those that
+        do not.
 
         Of a bridge that does not run, it does nothing.
         """
@@ -143,6 +152,7 @@ class Bridge:
         self._is_draining = True
         await asyncio.sleep(self._config.drain_pause_seconds)
         await parts.site.stop()
+        parts.subscriptions.drain()
         await parts.endpoint.drain(self._config.drain_seconds)
         parts.held.drain()
         await parts.endpoint.drain(FAREWELL_SECONDS)
@@ -150,15 +160,42 @@ class Bridge:
         self._admin.stop()
         structlog.get_logger().info("bridge_stopped")
 
-    async def _put_together(self, routes: Routes, issuers: Issuers | None) -> _Parts:
+    async def _put_together(self, route_file: bytes, issuers: Issuers | None) -> _Parts:
         config = self._config
+        routes = CurrentRoutes(self._read_routes(route_file))
         metrics = Metrics(self._registry, (*METHODS, *LEGACY_METHODS))
         store = self._connect(config.store)
         limiter = Limiter(routes.limits_of, time.monotonic)
         held = HeldCalls(store, metrics)
         results = Results(name=NAME, version=version("tenure"))
+        subscriptions = Subscriptions(
+            store,
+            routes,
+            results,
+            metrics,
+            limiter=limiter,
+            per_principal=config.streams_per_principal,
+            most=config.most_streams,
+        )
+        watch = RouteWatch(
+            config.routes,
+            route_file,
+            read=self._read_routes,
+            current=routes,
+            changed=subscriptions.routes_changed,
+            metrics=metrics,
+        )
         keys = StateKeys(read_state_keys(config) or [os.urandom(KEY_BYTES)])
-        methods = make_methods(store, routes, results, held=held, polls=Polls(time.monotonic), limiter=limiter, keys=keys)
+        methods = make_methods(
+            store,
+            routes,
+            results,
+            held=held,
+            subscriptions=subscriptions,
+            polls=Polls(time.monotonic),
+            limiter=limiter,
+            keys=keys,
+        )
         access = self._let_in(routes, issuers, limiter, metrics)
         endpoint = Endpoint(
             Dispatcher(methods, keys, metrics, strict_headers=config.strict_headers),
@@ -173,9 +210,18 @@ class Bridge:
         await runner.setup()
         site = web.TCPSite(runner, config.host, config.port, backlog=BACKLOG)
         background = [
-            asyncio.create_task(work) for work in (self._ask_store(store), *(one.keep_fresh() for one in access.keys))
+            asyncio.create_task(work)
+            for work in (self._ask_store(store), watch.run(), *(one.keep_fresh() for one in access.keys))
         ]
-        return _Parts(store, held, endpoint, runner, site, access.keys, background)
+        return _Parts(store, held, subscriptions, watch, endpoint, runner, site, access.keys, background)
+
+    def _read_routes(self, data: bytes) -> Routes:
+        """The routes that are written in `data`. Raises ConfigFileError where they cannot be served."""
+        path, tenant = self._config.routes, self._config.dev_tenant
+        routes = parse_routes(path, data)
+        if not self._config.issuers and tenant not in routes.tenants:
+            raise ConfigFileError(path, [Problem(1, (), f"TENURE_BRIDGE_DEV_TENANT is {tenant}, which has no tools here")])
+        return routes
 
     def _guard(self) -> Guard:
         config = self._config
@@ -187,7 +233,7 @@ class Bridge:
             requires_tls=public.scheme == "https" and bool(config.trusted_proxies),
         )
 
-    def _let_in(self, routes: Routes, issuers: Issuers | None, limiter: Limiter, metrics: Metrics) -> _Access:
+    def _let_in(self, routes: CurrentRoutes, issuers: Issuers | None, limiter: Limiter, metrics: Metrics) -> _Access:
         config = self._config
         if issuers is None:
             return _Access(development_access(config.dev_tenant))
@@ -196,7 +242,7 @@ class Bridge:
         authenticate = bearer_access(
             Tokens(believed, leeway_seconds=config.clock_leeway_seconds),
             resource,
-            is_tenant=routes.tenants.__contains__,
+            is_tenant=routes.is_tenant,
             limiter=limiter,
             metrics=metrics,
             clock=time.time,

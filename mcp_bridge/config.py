@@ -65,6 +65,10 @@ class Config:
     """How far in the future a token may begin, by the clock of its issuer. Its end has no leeway."""
     strict_headers: bool = False
     """Whether `tasks/*` without `Mcp-Name` is refused, as the Tasks extension has it. Some deployed clients send none."""
+    streams_per_principal: int = 20
+    """How many subscriptions one principal may have open at a time."""
+    most_streams: int = 10_000
+    """How many subscriptions may be open at a time in all."""
     state_keys: tuple[str, ...] = field(default=(), repr=False)
     """Keys of 32 bytes in base64, with commas between, that seal what clients carry from round to round. The first seals,
     all of them open. In development mode none means one that is drawn at each start."""
@@ -150,7 +154,8 @@ def _check(config: Config) -> None:
     store_tls(config)
     bounds: dict[str, tuple[float, float]] = {
         "port": (0, 65_535), "admin_port": (0, 65_535), "drain_seconds": (0, 600), "drain_pause_seconds": (0, 600),
-        "store_retry_seconds": (0, 10), "clock_leeway_seconds": (0, 60),
+        "store_retry_seconds": (0, 10), "clock_leeway_seconds": (0, 60), "streams_per_principal": (1, 100_000),
+        "most_streams": (1, 100_000),
     }  # fmt: skip
     for name, (least, most) in bounds.items():
         if not least <= getattr(config, name) <= most:

@@ -50,6 +50,7 @@ class Dispatcher:
             raise method_not_found()
         call = Call(
             caller=caller,
+            request_id=message.id,
             params=message.params,
             body=message.body,
             meta=meta,

@@ -29,14 +29,15 @@ from mcp_bridge.stream import EventStream, converse
 from mcp_bridge.translate import failure_from
 from mcp_bridge.whole import Whole, head_of
 from mcp_bridge.wire.failures import UNAVAILABLE, Failure, internal_error, refused
-from mcp_bridge.wire.headers import EVENT_STREAM, Form, Headers, accepts_stream, check_content, choose_form
+from mcp_bridge.wire.headers import EVENT_STREAM, Form, Headers, accepts_stream, admits_stream, check_content, choose_form
 from mcp_bridge.wire.inbound import Era, era_of
 from mcp_bridge.wire.jsonrpc import Notification, Request, read_message, result_answer
 from mcp_bridge.wire.sse import event
 from store_service.client import StoreError
 
-_HELD: Final = "tools/call"
-"""The method whose answer may be long in coming."""
+_STREAMED: Final = {"tools/call": accepts_stream, "subscriptions/listen": admits_stream}
+"""The methods whose answer may be a stream, and whether the client's header allows one."""
+_LASTING: Final = "subscriptions/listen"
 _CHANGING: Final = frozenset(("tools/call", "tasks/update", "tasks/cancel", "notifications/cancelled"))
 """The methods of which the audit log tells."""
 _STREAM_HEADERS: Final = {**HEADERS, "X-Accel-Buffering": "no", "Content-Type": EVENT_STREAM}
@@ -152,14 +153,15 @@ class Endpoint:
             await self._dispatcher.hear(message, headers=headers, caller=caller)
             return None
         era = exchange.era = era_of(message, headers)
-        outbox = Outbox() if message.method == _HELD and accepts_stream(headers) else None
+        allows = _STREAMED.get(message.method)
+        outbox = Outbox() if allows is not None and allows(headers) else None
         method, call = self._dispatcher.dispatch(
             era, message, headers=headers, caller=caller, outbox=outbox, noted=exchange.noted
         )
         exchange.reply_headers = call.reply_headers
         if outbox is None:
             return result_answer(message.id, await method(call))
-        exchange.stream = EventStream(request, _STREAM_HEADERS)
+        exchange.stream = EventStream(request, _STREAM_HEADERS, lasts=message.method == _LASTING)
         return result_answer(message.id, await converse(method(call), outbox, exchange.stream))
 
     def _check_source(self, request: web.BaseRequest, headers: Headers) -> Source:

@@ -28,6 +28,16 @@ class Metrics:
             registry=registry,
         )
         self.held_calls = Gauge("tenure_bridge_held_calls", "Calls that wait for their work right now.", registry=registry)
+        self.subscriptions = Gauge("tenure_bridge_subscriptions", "Subscriptions that are open right now.", registry=registry)
+        self.snapshots_sent = Counter(
+            "tenure_bridge_snapshots_sent", "Snapshots of tasks that were sent, or wait for their reader.", registry=registry
+        )
+        self.snapshots_coalesced = Counter(
+            "tenure_bridge_snapshots_coalesced", "Snapshots that a later one replaced before they were read.", registry=registry
+        )
+        self.route_reloads = Counter(
+            "tenure_bridge_route_reloads", "Looks at a changed route file, by outcome.", ["outcome"], registry=registry
+        )
 
     def tell(self, method: str, outcome: str, seconds: float) -> None:
         """Counts one call that has ended."""

@@ -156,9 +156,9 @@ class Pair:
         self.bridge = self._start("bridge", ["-m", "mcp_bridge", "serve"], environment)
         self.bridge.wait_ready(self._bridge_admin_port)
 
-    def start_worker(self, name: str, module: str) -> Process:
-        """Starts a worker: `python -m MODULE STORE NAME`."""
-        return self._start(name, ["-m", module, self.store_address, name], {})
+    def start_worker(self, name: str, module: str, *arguments: str) -> Process:
+        """Starts a worker: `python -m MODULE STORE NAME [ARGUMENT ...]`."""
+        return self._start(name, ["-m", module, self.store_address, name, *arguments], {})
 
     def stop(self) -> None:
         """Ends every process that this started, workers first, Postgres last."""

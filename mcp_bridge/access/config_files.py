@@ -23,8 +23,17 @@ class ConfigFileError(Exception):
 
 def read_document(path: str) -> Document:
     """The file as YAML. Raises ConfigFileError for one that is too large or no text, OSError when there is none."""
+    return parse_document(path, read_file(path))
+
+
+def read_file(path: str) -> bytes:
+    """What is in the file; a little too much of it where it is too large. Raises OSError."""
     with FilePath(path).open("rb") as file:
-        data = file.read(FILE_BYTES + 1)
+        return file.read(FILE_BYTES + 1)
+
+
+def parse_document(path: str, data: bytes) -> Document:
+    """The content of a file as YAML. Raises ConfigFileError for one that is too large or no text."""
     if len(data) > FILE_BYTES:
         raise ConfigFileError(path, [Problem(1, (), f"the file is larger than {FILE_BYTES} bytes")])
     try:

@@ -173,6 +173,21 @@ def _told(verdict: Verdict, route: Route) -> Verdict:
     return Verdict.DENIED if verdict is Verdict.LACKS_SCOPES and not route.advertise else verdict
 
 
+class CurrentRoutes:
+    """The routes that hold for requests that begin now. A request takes them once, and keeps to what it took."""
+
+    def __init__(self, routes: Routes) -> None:
+        self.now = routes
+
+    def is_tenant(self, tenant: str) -> bool:
+        """Whether the tenant is served."""
+        return tenant in self.now.tenants
+
+    def limits_of(self, tenant: str) -> TenantLimits:
+        """How much the tenant's callers may ask for."""
+        return self.now.limits_of(tenant)
+
+
 def _fault(path: Sequence[str | int], message: str) -> str:
     place = "arguments" + "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
     text = f"{place}: {message}"

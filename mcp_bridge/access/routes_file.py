@@ -11,7 +11,15 @@ from typing import Any, Final
 import msgspec
 
 from mcp_bridge.access.answers import METHODS, check_question
-from mcp_bridge.access.config_files import ConfigFileError, as_list, as_mapping, check_shape, read_document, read_schema
+from mcp_bridge.access.config_files import (
+    ConfigFileError,
+    as_list,
+    as_mapping,
+    check_shape,
+    parse_document,
+    read_file,
+    read_schema,
+)
 from mcp_bridge.access.grants import Grants
 from mcp_bridge.access.grants_file import read_grants
 from mcp_bridge.access.limits import CALLER, TENANT, TenantLimits
@@ -56,7 +64,12 @@ _SHOWN: Final[Mapping[str, str]] = {
 
 def load_routes(path: str) -> Routes:
     """The routes in a file. Raises ConfigFileError, or OSError when there is no such file."""
-    document = read_document(path)
+    return parse_routes(path, read_file(path))
+
+
+def parse_routes(path: str, data: bytes) -> Routes:
+    """The routes that are written in `data`, the content of `path`. Raises ConfigFileError."""
+    document = parse_document(path, data)
     routes = _Check(document).routes()
     if document.problems:
         raise ConfigFileError(path, document.problems)

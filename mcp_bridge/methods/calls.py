@@ -1,8 +1,8 @@
 """What a method is given, and what it gives back."""
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Coroutine
+import itertools
+from collections.abc import Callable, Coroutine, Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -17,6 +17,10 @@ MOST_WAITING: Final = 16
 """Notifications kept for a client that reads slowly; the oldest are dropped, as in the store's own ring."""
 
 
+Note = tuple[bytes, ...]
+"""A notification in pieces, so that large ones may be shared. Together they are one JSON object."""
+
+
 class Outbox:
     """What a call tells its client before the answer. Whoever sends the answer empties it."""
 
@@ -24,7 +28,8 @@ class Outbox:
         self.news = asyncio.Event()
         """Set when there is something to send, or the answer should begin to be a stream."""
         self.is_late = False
-        self._waiting: deque[bytes] = deque(maxlen=MOST_WAITING)
+        self._waiting: dict[Hashable, Note] = {}
+        self._numbers = itertools.count()
         self._timer: asyncio.TimerHandle | None = None
 
     def hold(self) -> None:
@@ -33,15 +38,27 @@ class Outbox:
             self._timer = asyncio.get_running_loop().call_later(LATE_SECONDS, self._be_late)
 
     def notify(self, method: str, params: dict[str, Any]) -> None:
-        """Tells the client something. It never waits."""
-        self._waiting.append(notification(method, params))
-        self.news.set()
+        """Tells the client something. It never waits: past 16 that were not sent yet, the oldest is dropped."""
+        self.put(next(self._numbers), (notification(method, params),))
+        if len(self._waiting) > MOST_WAITING:
+            del self._waiting[next(iter(self._waiting))]
 
-    def take(self) -> list[bytes]:
-        """What waits to be sent, oldest first."""
-        waiting = list(self._waiting)
-        self._waiting.clear()
-        return waiting
+    def put(self, key: Hashable, note: Note) -> bool:
+        """Tells the client the latest of something, in the place of what was put under the same key and is not sent yet.
+        Returns whether there was such."""
+        is_replaced = key in self._waiting
+        self._waiting[key] = note
+        self.news.set()
+        return is_replaced
+
+    def take(self) -> Iterator[Note]:
+        """What waits to be sent, oldest first, each as it stands when its turn comes."""
+        while self._waiting:
+            yield self._waiting.pop(next(iter(self._waiting)))
+
+    def drop_all_but(self, key: Hashable) -> None:
+        """Drops what waits to be sent, save what was put under one key."""
+        self._waiting = {key: self._waiting[key]} if key in self._waiting else {}
 
     def close(self) -> None:
         """The answer is there."""
@@ -58,13 +75,14 @@ class Call:
     """One request of a caller that was let in, with its envelope, `_meta` and mirrored headers checked."""
 
     caller: Caller
+    request_id: int | str
     params: dict[str, Any]
     body: bytes
     """The whole request, for members that are passed on as they were sent."""
     meta: Meta
     headers: Headers
     outbox: Outbox | None = None
-    """Where progress is told; None for a client that accepts no stream."""
+    """Where notifications are told; None for a client that accepts no stream."""
     reference: str = ""
     """By which its work is found by whoever cancels it from elsewhere; empty where nobody can."""
     noted: dict[str, object] = field(default_factory=dict)

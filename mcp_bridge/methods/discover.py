@@ -19,7 +19,7 @@ def make_discover(results: Results) -> Method:
         join(
             {
                 "supportedVersions": SUPPORTED_VERSIONS,
-                "capabilities": {"tools": {}, "extensions": {TASKS: {}}},
+                "capabilities": {"tools": {"listChanged": True}, "extensions": {TASKS: {}}},
                 "instructions": INSTRUCTIONS,
                 "ttlMs": TTL_MS,
                 "cacheScope": "public",

@@ -11,7 +11,7 @@ from taskstore.v1 import tasks_pb2
 from mcp_bridge.access.callers import Caller
 from mcp_bridge.access.grants import Action
 from mcp_bridge.access.limits import Limiter
-from mcp_bridge.access.routes import Routes, TaskMode
+from mcp_bridge.access.routes import CurrentRoutes, TaskMode
 from mcp_bridge.methods.calls import Call
 from mcp_bridge.methods.creation import create_task, fault_in, read_key, result_of
 from mcp_bridge.methods.held import HeldCalls, wish_end
@@ -34,7 +34,7 @@ class LegacyMethods:
     """What an earlier client does. It can neither hold a task nor be asked, so it sees only tools that need neither."""
 
     def __init__(
-        self, store: TaskStore, routes: Routes, results: Results, held: HeldCalls, keys: StateKeys, *, limiter: Limiter
+        self, store: TaskStore, routes: CurrentRoutes, results: Results, held: HeldCalls, keys: StateKeys, *, limiter: Limiter
     ) -> None:
         self._store = store
         self._routes = routes
@@ -63,14 +63,14 @@ class LegacyMethods:
 
     async def list_tools(self, call: Call) -> bytes:
         """Answers with a page of the caller's tools, without those that need Tasks or ask. Raises Failure for a bad cursor."""
-        shown = [route.legacy_description for route in self._routes.granted(call.caller) if route.legacy_description]
+        shown = [route.legacy_description for route in self._routes.now.granted(call.caller) if route.legacy_description]
         return b"{" + page_of(shown, call.params.get("cursor")) + b"}"
 
     async def call_tool(self, call: Call) -> bytes:
         """Creates a task for the call, holds the call, and answers with the task's result. Never detaches."""
         wanted = read_legacy_tool_call(call.params, call.meta, call.body)
         key = read_key(call)
-        route = self._routes.find(call.caller, wanted.tool)
+        route = self._routes.now.find(call.caller, wanted.tool)
         if route is None:
             raise invalid_params("unknown tool")
         call.noted["tool"] = route.tool
@@ -98,7 +98,7 @@ class LegacyMethods:
         find = tasks_pb2.FindTaskRequest(tenant_id=caller.tenant, reference=reference, owner=caller.owner)
         try:
             task = await self._store.find_task(find)
-            if self._routes.may(caller, Action.CANCEL, task):
+            if self._routes.now.may(caller, Action.CANCEL, task):
                 await wish_end(self._store, caller, task)
         except StoreError as error:
             if error.reason != "TASK_NOT_FOUND":

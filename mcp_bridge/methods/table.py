@@ -7,11 +7,12 @@ from typing import Final
 from mcp_bridge.access.callers import Caller
 from mcp_bridge.access.limits import Limiter
 from mcp_bridge.access.polls import Polls
-from mcp_bridge.access.routes import Routes
+from mcp_bridge.access.routes import CurrentRoutes
 from mcp_bridge.methods.calls import Method
 from mcp_bridge.methods.discover import make_discover
 from mcp_bridge.methods.held import HeldCalls
 from mcp_bridge.methods.legacy import LegacyMethods
+from mcp_bridge.methods.listen import Subscriptions
 from mcp_bridge.methods.rounds import Rounds
 from mcp_bridge.methods.tasks import TaskMethods
 from mcp_bridge.methods.tools import ToolMethods
@@ -19,7 +20,9 @@ from mcp_bridge.wire.results import Results
 from mcp_bridge.wire.state import StateKeys
 from store_service.client import TaskStore
 
-METHODS: Final = ("server/discover", "tools/list", "tools/call", "tasks/get", "tasks/update", "tasks/cancel")
+METHODS: Final = (
+    "server/discover", "tools/list", "tools/call", "tasks/get", "tasks/update", "tasks/cancel", "subscriptions/listen",
+)  # fmt: skip
 LEGACY_METHODS: Final = ("initialize", "ping", "tools/list", "tools/call")
 
 
@@ -34,7 +37,15 @@ class Methods:
 
 
 def make_methods(
-    store: TaskStore, routes: Routes, results: Results, *, held: HeldCalls, polls: Polls, limiter: Limiter, keys: StateKeys
+    store: TaskStore,
+    routes: CurrentRoutes,
+    results: Results,
+    *,
+    held: HeldCalls,
+    subscriptions: Subscriptions,
+    polls: Polls,
+    limiter: Limiter,
+    keys: StateKeys,
 ) -> Methods:
     """The methods over one store, by one route file."""
     tools = ToolMethods(store, routes, results, held, Rounds(store, results, keys), limiter=limiter)
@@ -48,6 +59,7 @@ def make_methods(
             "tasks/get": tasks.get_task,
             "tasks/update": tasks.update_task,
             "tasks/cancel": tasks.cancel_task,
+            "subscriptions/listen": subscriptions.listen,
         },
         legacy={
             "initialize": legacy.initialize,

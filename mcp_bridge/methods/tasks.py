@@ -7,7 +7,7 @@ from taskstore.v1 import tasks_pb2, types_pb2
 
 from mcp_bridge.access.grants import Action
 from mcp_bridge.access.polls import Polls
-from mcp_bridge.access.routes import Routes
+from mcp_bridge.access.routes import CurrentRoutes, Routes
 from mcp_bridge.methods.calls import Call
 from mcp_bridge.methods.held import wish_end
 from mcp_bridge.methods.rounds import answer_questions, require_shown
@@ -30,7 +30,7 @@ class TaskMethods:
     and the same answer, after one and the same read of the store.
     """
 
-    def __init__(self, store: TaskStore, routes: Routes, results: Results, polls: Polls) -> None:
+    def __init__(self, store: TaskStore, routes: CurrentRoutes, results: Results, polls: Polls) -> None:
         self._store = store
         self._routes = routes
         self._results = results
@@ -43,9 +43,10 @@ class TaskMethods:
         call.meta.require_tasks()
         if (seconds := self._polls.take(call.caller, task_id)) is not None:
             raise too_many("Polled too often; keep to pollIntervalMs", seconds)
-        task = await self._read_task(call, task_id, Action.READ)
+        routes = self._routes.now
+        task = await self._read_task(call, task_id, Action.READ, routes)
         self._polls.advertise(call.caller, task_id, poll_interval_ms(task))
-        questions = self._routes.asked(call.caller, task, open_questions(task))
+        questions = routes.asked(call.caller, task, open_questions(task))
         require_shown(call, questions)
         return self._results.write(detailed_task_members(task, questions))
 
@@ -59,8 +60,9 @@ class TaskMethods:
         if "inputResponses" not in call.params:
             raise invalid_params("inputResponses must be an object")
         call.meta.require_tasks()
-        task = await self._read_task(call, task_id, Action.ANSWER)
-        questions = self._routes.asked(call.caller, task, open_questions(task))
+        routes = self._routes.now
+        task = await self._read_task(call, task_id, Action.ANSWER, routes)
+        questions = routes.asked(call.caller, task, open_questions(task))
         await answer_questions(self._store, call.caller, task, questions, responses)
         return self._results.write()
 
@@ -68,33 +70,38 @@ class TaskMethods:
         """Records the wish that the task ends. A task that has ended is left as it is, and acknowledged."""
         task_id = read_task_id(call.params)
         call.meta.require_tasks()
-        task = await self._read_task(call, task_id, Action.CANCEL)
+        task = await self._read_task(call, task_id, Action.CANCEL, self._routes.now)
         if not is_terminal(task):
             await wish_end(self._store, call.caller, task)
         return self._results.write()
 
-    async def _read_task(self, call: Call, task_id: str, action: Action) -> types_pb2.Task:
+    async def _read_task(self, call: Call, task_id: str, action: Action, routes: Routes) -> types_pb2.Task:
         """A task with which the caller may do this. Raises Failure -32602 when there is none whose handle lives.
 
         Who may see tasks of others is shown what comes of one after a second read, so that the first, which may find what
         is not the caller's, takes as long whatever is found.
         """
-        is_formed = _TASK_ID.fullmatch(task_id) is not None
-        if is_formed:
+        readable = readable_id(task_id)
+        if readable == task_id:
             call.noted["task_id"] = task_id
-        reads_others = self._routes.reads_others(call.caller)
+        reads_others = routes.reads_others(call.caller)
         view = types_pb2.TASK_VIEW_OUTCOME if action is Action.READ else types_pb2.TASK_VIEW_BASIC
         request = tasks_pb2.GetTaskRequest(
             tenant_id=call.caller.tenant,
-            task_id=task_id if is_formed else _NOBODYS_ID,
+            task_id=readable,
             owner=None if reads_others else call.caller.owner,
             view=types_pb2.TASK_VIEW_BASIC if reads_others else view,
         )
         task = await self._store.get_task(request)
         if is_expired(task):
             raise task_not_found()
-        self._routes.require(call.caller, action, task)
+        routes.require(call.caller, action, task)
         if request.view != view:
             request.view = view
             task = await self._store.get_task(request)
         return task
+
+
+def readable_id(task_id: str) -> str:
+    """The id under which the store is asked for a task."""
+    return task_id if _TASK_ID.fullmatch(task_id) is not None else _NOBODYS_ID

@@ -8,7 +8,7 @@ import msgspec
 from taskstore.v1 import types_pb2
 
 from mcp_bridge.access.limits import Limiter
-from mcp_bridge.access.routes import Route, Routes, TaskMode
+from mcp_bridge.access.routes import CurrentRoutes, Route, TaskMode
 from mcp_bridge.methods.calls import Call
 from mcp_bridge.methods.creation import create_task, fault_in, read_key, result_of
 from mcp_bridge.methods.held import HeldCalls
@@ -30,7 +30,7 @@ class ToolMethods:
     """What a caller does with the tools it is granted."""
 
     def __init__(
-        self, store: TaskStore, routes: Routes, results: Results, held: HeldCalls, rounds: Rounds, *, limiter: Limiter
+        self, store: TaskStore, routes: CurrentRoutes, results: Results, held: HeldCalls, rounds: Rounds, *, limiter: Limiter
     ) -> None:
         self._store = store
         self._routes = routes
@@ -41,7 +41,7 @@ class ToolMethods:
 
     async def list_tools(self, call: Call) -> bytes:
         """Answers with a page of the caller's tools, in the order of the route file. Raises Failure for a bad cursor."""
-        tools = [route.description for route in self._routes.granted(call.caller)]
+        tools = [route.description for route in self._routes.now.granted(call.caller)]
         return self._results.write(page_of(tools, call.params.get("cursor"), ttlMs=LIST_TTL_MS, cacheScope="private"))
 
     async def call_tool(self, call: Call) -> bytes:
@@ -49,7 +49,7 @@ class ToolMethods:
         state names. Answers with its handle, or holds the call and answers with its result or its questions."""
         wanted = read_tool_call(call.params, call.body)
         key = read_key(call)
-        route = self._routes.find(call.caller, wanted.tool)
+        route = self._routes.now.find(call.caller, wanted.tool)
         if route is None:
             raise invalid_params("unknown tool")
         call.noted["tool"] = route.tool

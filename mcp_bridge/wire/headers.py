@@ -160,6 +160,12 @@ def accepts_stream(headers: Headers) -> bool:
     return (EVENT_STREAM, True) in _read_ranges(",".join(headers.all("Accept")))
 
 
+def admits_stream(headers: Headers) -> bool:
+    """Whether the client may be answered with server-sent events where there is no other answer."""
+    ranges = _read_ranges(",".join(headers.all("Accept")))
+    return not ranges or _accepts(ranges, EVENT_STREAM)
+
+
 @lru_cache(maxsize=REMEMBERED)
 def _best_form(accept: str) -> Form | None:
     ranges = _read_ranges(accept)

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from mcp_bridge.wire.mcp import SERVER_INFO
+from mcp_bridge.wire.mcp import SERVER_INFO, SUBSCRIPTION_ID
 
 _SPACE: Final = b" \t\r\n"
 _OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -27,6 +27,11 @@ class Results:
     def server_info(self) -> msgspec.Raw:
         """What the server says of itself, as JSON."""
         return msgspec.Raw(self._info)
+
+    def write_end(self, subscription_id: int | str) -> bytes:
+        """The result of a subscription that has ended."""
+        end = msgspec.json.encode({SERVER_INFO: self.server_info, SUBSCRIPTION_ID: subscription_id})
+        return b'{"resultType":"complete","_meta":' + end + b"}"
 
     def write(self, members: bytes = b"", *, result_type: str = "complete") -> bytes:
         """A result with `members`, which are `"name":value` joined by commas."""

@@ -1,6 +1,7 @@
 """Server-sent events."""
 
 import re
+from collections.abc import Iterable
 from typing import Final
 
 KEEP_ALIVE: Final = b": keep-alive\n\n"
@@ -10,4 +11,9 @@ _LINE_END = re.compile(rb"\r\n|\r|\n")
 
 def event(data: bytes) -> bytes:
     """One event of the default type. Line ends in `data`, which JSON has between its tokens only, become line feeds."""
-    return b"data: " + _LINE_END.sub(b"\ndata: ", data) + b"\n\n"
+    return b"".join(event_pieces((data,)))
+
+
+def event_pieces(data: Iterable[bytes]) -> list[bytes]:
+    """The event that carries `data`, given in pieces, in pieces: those without line ends are not copied."""
+    return [b"data: ", *(_LINE_END.sub(b"\ndata: ", piece) for piece in data), b"\n\n"]

@@ -320,7 +320,7 @@ async def test_a_notification_is_accepted_and_dropped(client: Client, fake: Fake
 @pytest.mark.must("B-05", "H-20")
 @pytest.mark.parametrize(
     "method",
-    ["tasks/result", "tasks/list", "ping", "logging/setLevel", "subscriptions/listen", "no/such", "tools/Call", "initialize"],
+    ["tasks/result", "tasks/list", "ping", "logging/setLevel", "no/such", "tools/Call", "initialize"],
 )
 async def test_unknown_methods_are_not_found(client: Client, method: str) -> None:
     answer = await client.ask(method, {"taskId": "x"}, request_id="a")
