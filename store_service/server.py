@@ -33,6 +33,7 @@ from store_service.db.tenants import TenantRows
 from store_service.db.waits import WaitRows
 from store_service.db.wakeups import Wakeups
 from store_service.model.limits import MESSAGE_BYTES
+from store_service.operations.budget_figures import BudgetFigures
 from store_service.operations.budgets import Budgets
 from store_service.operations.chores import Chores
 from store_service.operations.leases import Leases
@@ -159,8 +160,14 @@ class Store:
         batches = BatchMetrics(registry)
         wakeups = Wakeups(config.dsn, registry=registry)
         rows = TaskRows(database)
+        budget_rows = BudgetRows(database)
         chores = Chores(
-            ChoreRows(database), wakeups, cancel_grace_ms=grace_ms, max_crashes=config.max_crashes, registry=registry
+            ChoreRows(database),
+            wakeups,
+            BudgetFigures(budget_rows, registry=registry),
+            cancel_grace_ms=grace_ms,
+            max_crashes=config.max_crashes,
+            registry=registry,
         )
         tasks = Tasks(rows, wakeups, batches, cancel_grace_ms=grace_ms)
         leases = Leases(LeaseRows(database), rows, chores, wakeups, batches)
@@ -174,7 +181,7 @@ class Store:
         servicer = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
         waits = Waits(WaitRows(database), tasks, wakeups, batches)
-        budgets = Budgets(BudgetRows(database))
+        budgets = Budgets(budget_rows)
         tasks_pb2_grpc.add_TaskServiceServicer_to_server(TaskService(tasks, waits, watches), server)
         leases_pb2_grpc.add_LeaseServiceServicer_to_server(LeaseService(leases, waits, budgets), server)
         tenants_pb2_grpc.add_TenantServiceServicer_to_server(

@@ -1,6 +1,6 @@
 """Rows of budgets. Source of the texts: `budgets.sql`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import asyncpg
 
@@ -14,6 +14,7 @@ from store_service.model.budgets import (
     BudgetFactKind,
     BudgetPolicy,
     ForfeitCause,
+    MeteredFact,
     Reserve,
     Settle,
 )
@@ -55,10 +56,10 @@ class BudgetRows:
         rows = await self._database.write(self._queries["settle_budget"], *fence(item.lease), item.usage.vector, digest)
         return rows[0]
 
-    async def list_budget_facts(self, tenant_id: str, after_cursor: int, limit: int) -> list[BudgetFact]:
-        """A page of facts, by rising cursor."""
+    async def list_budget_facts(self, tenant_id: str, after_cursor: int, limit: int) -> tuple[list[BudgetFact], int]:
+        """A page of facts, by rising cursor, and up to which they are gone."""
         rows = await self._database.read(self._queries["list_budget_facts"], tenant_id, after_cursor, limit)
-        return [
+        facts = [
             BudgetFact(
                 kind=BudgetFactKind(row["kind"]),
                 cause=row["cause"] and ForfeitCause(row["cause"]),
@@ -71,6 +72,42 @@ class BudgetRows:
                 released=_amounts(row["released"]),
                 reservation_age_ms=row["reservation_age_ms"],
                 budget=_budget(row),
+            )
+            for row in rows
+            if row["cursor"] is not None
+        ]
+        return facts, rows[0]["compacted"]
+
+    async def confirm_budget_export(self, tenant_id: str, through_cursor: int) -> int | None:
+        """Notes that facts are kept elsewhere; returns up to which, None where there are not so many."""
+        rows = await self._database.write(self._queries["confirm_budget_export"], tenant_id, through_cursor)
+        exported: int | None = rows[0]["exported"]
+        return exported
+
+    async def compact_budget_facts(self, tenant_id: str, older_than_ms: int, limit: int) -> tuple[int, int]:
+        """Forgets facts that may be forgotten; returns how many, and up to which all are gone."""
+        rows = await self._database.write(self._queries["compact_budget_facts"], tenant_id, older_than_ms, limit)
+        return rows[0]["compacted"], rows[0]["through"]
+
+    async def meter_budget_facts(
+        self, counted: Mapping[str, int], *, tenants: int, facts: int, hold_ms: int
+    ) -> list[MeteredFact]:
+        """Notes up to which cursors tenants' facts were counted, and returns what to count next, held for so long."""
+        columns = list(counted), list(counted.values())
+        rows = await self._database.write(self._queries["meter_budget_facts"], *columns, tenants, facts, hold_ms)
+        return [
+            MeteredFact(
+                tenant_id=row["tenant_id"],
+                cursor=row["cursor"],
+                kind=BudgetFactKind(row["kind"]),
+                cause=row["cause"] and ForfeitCause(row["cause"]),
+                amount=_amounts(row["amount"]),
+                charged=_amounts(row["charged"]),
+                released=_amounts(row["released"]),
+                reservation_age_ms=row["reservation_age_ms"],
+                limits=_amounts(row["limits"]),
+                committed=_amounts(row["committed"]),
+                reserved=_amounts(row["reserved"]),
             )
             for row in rows
         ]

@@ -27,6 +27,11 @@ class BudgetAmounts:
         return cls(**dict(zip((field.name for field in fields(cls)), vector, strict=True)))
 
     @property
+    def given(self) -> dict[str, int]:
+        """The dimensions in which there is a quantity."""
+        return {field.name: amount for field in fields(self) if (amount := getattr(self, field.name)) is not None}
+
+    @property
     def vector(self) -> list[int | None]:
         """The six in their order."""
         return [getattr(self, field.name) for field in fields(self)]
@@ -124,3 +129,20 @@ class BudgetFact:
     released: BudgetAmounts | None
     reservation_age_ms: int | None
     budget: Budget
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeteredFact:
+    """What the figures of a store count of a fact."""
+
+    tenant_id: str
+    cursor: int
+    kind: BudgetFactKind
+    cause: ForfeitCause | None
+    amount: BudgetAmounts | None
+    charged: BudgetAmounts | None
+    released: BudgetAmounts | None
+    reservation_age_ms: int | None
+    limits: BudgetAmounts | None
+    committed: BudgetAmounts | None
+    reserved: BudgetAmounts | None

@@ -30,9 +30,21 @@ class Budgets:
             raise Refusal(Reason.BUDGET_NOT_CONFIGURED)
         return budget
 
-    async def list_budget_facts(self, tenant_id: str, *, after_cursor: int, limit: int) -> list[BudgetFact]:
-        """A page of facts."""
+    async def list_budget_facts(self, tenant_id: str, *, after_cursor: int, limit: int) -> tuple[list[BudgetFact], int]:
+        """A page of facts, and up to which they are gone."""
         return await self._rows.list_budget_facts(tenant_id, after_cursor, limit)
+
+    async def confirm_budget_export(self, tenant_id: str, through_cursor: int) -> int:
+        """Notes that facts are kept elsewhere; never goes back. Returns up to which."""
+        exported = await self._rows.confirm_budget_export(tenant_id, through_cursor)
+        if exported is None:
+            raise invalid("through_cursor", "must not be past the tenant's last fact")
+        return exported
+
+    async def compact_budget_facts(self, tenant_id: str, *, older_than_ms: int, limit: int) -> tuple[int, int]:
+        """Forgets facts that are kept elsewhere, old enough, and of a window that is over. Returns how many, and up to which
+        all are gone."""
+        return await self._rows.compact_budget_facts(tenant_id, older_than_ms, limit)
 
     async def reserve_budget(self, item: Reserve) -> Reserved:
         """Holds what the task may still use, or takes over what it holds already."""

@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, Counter
 from store_service.db.chores import ChoreRows
 from store_service.db.wakeups import Wakeups
 from store_service.model.refusals import Refusal
+from store_service.operations.budget_figures import METER_SECONDS, BudgetFigures
 
 PROMOTE_BATCH: Final = 500
 PROMOTE_SECONDS: Final = 1.0
@@ -26,9 +27,17 @@ class Chores:
     """The loops that tidy. Nothing is wrong while they stand still; it is only later."""
 
     def __init__(
-        self, rows: ChoreRows, wakeups: Wakeups, *, cancel_grace_ms: int, max_crashes: int, registry: CollectorRegistry
+        self,
+        rows: ChoreRows,
+        wakeups: Wakeups,
+        figures: BudgetFigures,
+        *,
+        cancel_grace_ms: int,
+        max_crashes: int,
+        registry: CollectorRegistry,
     ) -> None:
         self._rows = rows
+        self._figures = figures
         self._wakeups = wakeups
         self._cancel_grace_ms = cancel_grace_ms
         self._max_crashes = max_crashes
@@ -60,6 +69,7 @@ class Chores:
             asyncio.create_task(_repeat(PING_SECONDS, self._ping), name="ping"),
             asyncio.create_task(_repeat(PROMOTE_SECONDS, self._promote_all), name="promote"),
             asyncio.create_task(_repeat(TIDY_SECONDS, self._tidy), name="tidy"),
+            asyncio.create_task(_repeat(METER_SECONDS, self._figures.record_facts), name="meter"),
         ]
 
     async def stop(self) -> None:

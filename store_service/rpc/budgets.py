@@ -51,12 +51,30 @@ class BudgetService(budgets_pb2_grpc.BudgetServiceServicer):
     async def ListBudgetFacts(
         self, request: budgets_pb2.ListBudgetFactsRequest, context: Context
     ) -> budgets_pb2.ListBudgetFactsResponse:
-        facts = await self._budgets.list_budget_facts(
+        facts, compacted = await self._budgets.list_budget_facts(
             check_name("tenant_id", request.tenant_id),
             after_cursor=check_range("after_cursor", request.after_cursor, range(2**63)),
             limit=check_page("page_size", request.page_size, most=limits.LIST_PAGE),
         )
-        return budgets_pb2.ListBudgetFactsResponse(facts=[to_budget_fact(fact) for fact in facts])
+        return budgets_pb2.ListBudgetFactsResponse(facts=map(to_budget_fact, facts), compacted_cursor=compacted)
+
+    async def ConfirmBudgetExport(
+        self, request: budgets_pb2.ConfirmBudgetExportRequest, context: Context
+    ) -> budgets_pb2.ConfirmBudgetExportResponse:
+        tenant_id = check_name("tenant_id", request.tenant_id)
+        through = check_range("through_cursor", request.through_cursor, range(2**63))
+        exported = await self._budgets.confirm_budget_export(tenant_id, through)
+        return budgets_pb2.ConfirmBudgetExportResponse(exported_cursor=exported)
+
+    async def CompactBudgetFacts(
+        self, request: budgets_pb2.CompactBudgetFactsRequest, context: Context
+    ) -> budgets_pb2.CompactBudgetFactsResponse:
+        compacted, through = await self._budgets.compact_budget_facts(
+            check_name("tenant_id", request.tenant_id),
+            older_than_ms=check_range("older_than_ms", request.older_than_ms, limits.TTL_MS),
+            limit=check_page("limit", request.limit, most=limits.LIST_PAGE),
+        )
+        return budgets_pb2.CompactBudgetFactsResponse(compacted=compacted, compacted_cursor=through)
 
 
 def read_budget_policy(message: budgets_pb2.BudgetPolicy) -> BudgetPolicy:

@@ -68,6 +68,8 @@ RULES: Final[Mapping[str, Mapping[str, frozenset[Role]]]] = {
         "RemoveBudgetPolicy": _OPERATOR,
         "GetBudget": _AUDIT,
         "ListBudgetFacts": _AUDIT,
+        "ConfirmBudgetExport": _OPERATOR,
+        "CompactBudgetFacts": _OPERATOR,
     },
     "RetentionService": {
         "RemoveTasks": _OPERATOR,

@@ -271,6 +271,23 @@ async def redrive(session: Session, target: Target) -> asyncpg.Record:
     return await session.redrives.redrive_tasks(wish, target.digest)
 
 
+async def confirm_export(session: Session, target: Target) -> int | None:
+    return await session.budgets.confirm_budget_export(target.tenant, 1)
+
+
+async def compact_facts(session: Session, target: Target) -> tuple[int, int]:
+    return await session.budgets.compact_budget_facts(target.tenant, 1, 100)
+
+
+async def meter(session: Session, target: Target) -> list[Any]:
+    counted: dict[str, int] = {}
+    found: list[Any] = []
+    while facts := await session.budgets.meter_budget_facts(counted, tenants=10, facts=1, hold_ms=1_000):
+        found += facts
+        counted = {fact.tenant_id: fact.cursor for fact in facts}
+    return found
+
+
 def policy_of(*, outstanding: int, leased: int) -> TenantPolicy:
     """A policy in which these two limits matter."""
     return TenantPolicy(

@@ -56,6 +56,9 @@ OPERATIONS: Final = {
         Operation(name="settle", run=run.settle, scenes=("reserved",)),
         Operation(name="set_budget", run=run.set_budget, scenes=("budgeted", "leased")),
         Operation(name="remove_budget", run=run.remove_budget, scenes=("budgeted",)),
+        Operation(name="confirm_export", run=run.confirm_export, scenes=("budgeted",)),
+        Operation(name="compact_facts", run=run.compact_facts, scenes=("exported",)),
+        Operation(name="meter", run=run.meter, scenes=("budgeted",), skips=True),
         Operation(name="pause", run=run.pause, scenes=("queued", "nobody")),
         Operation(name="resume", run=run.resume, scenes=("paused",)),
         Operation(name="redrive", run=run.redrive, scenes=("failed",), admits=True),
@@ -65,8 +68,8 @@ OPERATIONS: Final = {
 ALWAYS: Final = frozenset(tuple(OPERATIONS)[:14])
 """Those that the contract names, of which CI races more."""
 
-TIME: Final = "promote"
-"""What no method calls: what time does."""
+TIME: Final = frozenset({"promote", "meter"})
+"""What no method calls: what time does, and the figures."""
 
 WRITES: Final = {
     "CreateTask": ("create",),
@@ -98,6 +101,8 @@ WRITES: Final = {
     "ResumeWork": ("resume",),
     "RedriveTasks": ("redrive",),
     "RemoveBudgetPolicy": ("remove_budget",),
+    "ConfirmBudgetExport": ("confirm_export",),
+    "CompactBudgetFacts": ("compact_facts",),
     "RemoveTasks": ("remove",),
     "CompactSignals": ("compact",),
 }

@@ -12,8 +12,10 @@ from tests.interleaving.operations import (
     cancel,
     checkpoint,
     claim,
+    confirm_export,
     create,
     finish,
+    meter,
     pause,
     policy_of,
     publish,
@@ -41,14 +43,15 @@ SCENES: Final = (
     "budgeted",
     "reserved",
     "lapsed",
+    "exported",
     "failed",
     "paused",
 )
 """A task's state. `buffered` is leased, its signal there already; `handed_on` is that, released again; `woken` is that,
 suspended and so woken at once. `expired` is leased, and its lease ran out; `wished` is leased, and its end is wished for.
 `budgeted` is leased, and its tenant has a budget; `reserved` is that, and holds what there is; `lapsed` is that, its lease
-ran out, and nobody took it over in time. `paused` is queued, and held back. `dead_letter` ended before its signal came to
-it. `absent` is not there, and in `nobody` its tenant is not either."""
+ran out, and nobody took it over in time; `exported` is `budgeted`, and a fact of it may be forgotten. `paused` is queued, and
+held back. `dead_letter` ended before its signal came to it. `absent` is not there, and in `nobody` its tenant is not either."""
 
 Slot = tuple[str, UUID, str]
 """A tenant, a task, a scene."""
@@ -75,8 +78,12 @@ async def _make(stage: Stage, now: datetime, slots: list[Slot]) -> None:
     for tenant, task, scene in slots:
         await session.tenants.set_tenant_policy(tenant, policy_of(outstanding=100, leased=100))
         target = Target(side="before", tenant=tenant, task=task, new_task=task, tenants=(tenant,))
-        if scene in ("budgeted", "reserved", "lapsed"):
+        if scene in ("budgeted", "reserved", "lapsed", "exported"):
             await set_budget(session, target)
+        if scene == "exported":
+            await set_budget(session, target)
+            await confirm_export(session, target)
+            await meter(session, target)
         if scene == "absent":
             continue
         await create(session, target, ttl_ms=1 if scene == "ended" else LEASE_MS)

@@ -11,6 +11,7 @@
 CREATE TABLE tenure.budget (
   tenant_id         text COLLATE "C" PRIMARY KEY,
   facts             bigint NOT NULL DEFAULT 0,     -- the last cursor given to a fact
+  window_fact       bigint NOT NULL DEFAULT 0,     -- that of the fact which started the window: from it on, facts are the ledger
   limits            bigint[],
   window_ms         bigint,
   recovery_ms       bigint,
@@ -39,7 +40,8 @@ CREATE TABLE tenure.reservation (
   CHECK ((ended IS NULL) = (charged IS NULL))
 ) WITH (fillfactor = 60);
 
--- Append only. One fact for each change of a ledger and each refusal, in the order in which they became visible.
+-- One fact for each change of a ledger and each refusal, in the order in which they became visible. Never changed; forgotten
+-- by compact_budget_facts alone.
 CREATE TABLE tenure.budget_fact (
   tenant_id          text COLLATE "C" NOT NULL,
   cursor             bigint NOT NULL,
@@ -88,6 +90,8 @@ BEGIN
   WITH changed AS (
     UPDATE budget b SET
       facts = b.facts + 1,
+      window_fact = CASE WHEN p_kind IN ('POLICY_CONFIGURED', 'POLICY_REMOVED', 'WINDOW_RESET') THEN b.facts + 1
+                         ELSE b.window_fact END,
       window_started_at = CASE WHEN p_kind = 'WINDOW_RESET' THEN p_now ELSE b.window_started_at END,
       committed = CASE WHEN p_kind = 'WINDOW_RESET' THEN v_zero
                        ELSE vector_plus(b.committed, coalesce(p_charged, v_zero)) END,

@@ -151,6 +151,8 @@ _OTHERS: Final[dict[str, Callable[[Scene], Awaitable[Message]]]] = {
     "RemoveBudgetPolicy": _tenant_of(budgets_pb2.RemoveBudgetPolicyRequest),
     "GetBudget": _tenant_of(budgets_pb2.GetBudgetRequest),
     "ListBudgetFacts": _tenant_of(budgets_pb2.ListBudgetFactsRequest),
+    "ConfirmBudgetExport": _tenant_of(budgets_pb2.ConfirmBudgetExportRequest, through_cursor=1),
+    "CompactBudgetFacts": _tenant_of(budgets_pb2.CompactBudgetFactsRequest, older_than_ms=1),
     "RemoveTasks": _tenant_of(retention_pb2.RemoveTasksRequest),
     "ListTombstones": _tenant_of(retention_pb2.ListTombstonesRequest),
     "GetTombstone": _tenant_of(retention_pb2.GetTombstoneRequest, task_id=NO_ID),

@@ -29,7 +29,9 @@ CODES: Final = codes()
 ELSEWHERE: Final[dict[Pair, str]] = {("WatchTasks", "DRAINING"): "test_watch.py, by a store that stops"}
 """Pairs whose test has to do more than call."""
 LOCK_EVERYTHING: Final = """
-DO $$ BEGIN EXECUTE (
+DO $$ BEGIN
+PERFORM set_config('deadlock_timeout', '30s', true);  -- a chore that is under way is the victim, and tries again
+EXECUTE (
   SELECT 'LOCK TABLE ' || string_agg(format('tenure.%I', relname), ', ' ORDER BY relname) FROM pg_class
   WHERE relnamespace = 'tenure'::regnamespace AND relkind = 'r' AND relname <> 'epoch');
 END $$

@@ -447,6 +447,9 @@ class ListBudgetFactsResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     FACTS_FIELD_NUMBER: _builtins.int
+    COMPACTED_CURSOR_FIELD_NUMBER: _builtins.int
+    compacted_cursor: _builtins.int
+    """Facts up to this cursor were forgotten: who asked after an earlier one has missed some. 0 when none was."""
     @_builtins.property
     def facts(self) -> _containers.RepeatedCompositeFieldContainer[Global___BudgetFact]:
         """By rising cursor. Fewer than asked for means that there are no more."""
@@ -455,11 +458,116 @@ class ListBudgetFactsResponse(_message.Message):
         self,
         *,
         facts: _abc.Iterable[Global___BudgetFact] | None = ...,
+        compacted_cursor: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["facts", b"facts"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compacted_cursor", b"compacted_cursor", "facts", b"facts"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListBudgetFactsResponse: _TypeAlias = ListBudgetFactsResponse  # noqa: Y015
+
+@_typing.final
+class ConfirmBudgetExportRequest(_message.Message):
+    """See BudgetService.ConfirmBudgetExport."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_ID_FIELD_NUMBER: _builtins.int
+    THROUGH_CURSOR_FIELD_NUMBER: _builtins.int
+    tenant_id: _builtins.str
+    """The tenant."""
+    through_cursor: _builtins.int
+    """All facts up to this one are kept elsewhere. At most the cursor of the tenant's last fact; 0 only asks."""
+    def __init__(
+        self,
+        *,
+        tenant_id: _builtins.str = ...,
+        through_cursor: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["tenant_id", b"tenant_id", "through_cursor", b"through_cursor"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ConfirmBudgetExportRequest: _TypeAlias = ConfirmBudgetExportRequest  # noqa: Y015
+
+@_typing.final
+class ConfirmBudgetExportResponse(_message.Message):
+    """See BudgetService.ConfirmBudgetExport."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXPORTED_CURSOR_FIELD_NUMBER: _builtins.int
+    exported_cursor: _builtins.int
+    """Up to which cursor facts are confirmed now."""
+    def __init__(
+        self,
+        *,
+        exported_cursor: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["exported_cursor", b"exported_cursor"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ConfirmBudgetExportResponse: _TypeAlias = ConfirmBudgetExportResponse  # noqa: Y015
+
+@_typing.final
+class CompactBudgetFactsRequest(_message.Message):
+    """See BudgetService.CompactBudgetFacts."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_ID_FIELD_NUMBER: _builtins.int
+    OLDER_THAN_MS_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    tenant_id: _builtins.str
+    """The tenant."""
+    older_than_ms: _builtins.int
+    """How long ago they happened at least. At least 1."""
+    limit: _builtins.int
+    """At most so many. 1 to 1,000; 0 means 100."""
+    def __init__(
+        self,
+        *,
+        tenant_id: _builtins.str = ...,
+        older_than_ms: _builtins.int = ...,
+        limit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit", "older_than_ms", b"older_than_ms", "tenant_id", b"tenant_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CompactBudgetFactsRequest: _TypeAlias = CompactBudgetFactsRequest  # noqa: Y015
+
+@_typing.final
+class CompactBudgetFactsResponse(_message.Message):
+    """See BudgetService.CompactBudgetFacts."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COMPACTED_FIELD_NUMBER: _builtins.int
+    COMPACTED_CURSOR_FIELD_NUMBER: _builtins.int
+    compacted: _builtins.int
+    """How many were forgotten by this call. Fewer than asked for means that no more may be."""
+    compacted_cursor: _builtins.int
+    """Up to which cursor all are gone."""
+    def __init__(
+        self,
+        *,
+        compacted: _builtins.int = ...,
+        compacted_cursor: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compacted", b"compacted", "compacted_cursor", b"compacted_cursor"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CompactBudgetFactsResponse: _TypeAlias = CompactBudgetFactsResponse  # noqa: Y015

@@ -38,6 +38,10 @@ class BudgetServiceStub:
 
     A window is over when its length has passed and nothing is reserved; the next reservation starts the next window, with
     nothing committed.
+
+    What happens to a budget is told by facts. They are forgotten by CompactBudgetFacts alone, and only those that are confirmed as
+    exported, that the figures of the store count, and that belong to a window that is over: what is left of them is the ledger.
+    An exporter lists facts, keeps them, then confirms them: when it dies in between it keeps some twice, and never misses one.
     """
 
     def __init__(self, channel):
@@ -66,6 +70,16 @@ class BudgetServiceStub:
                 request_serializer=taskstore_dot_v1_dot_budgets__pb2.ListBudgetFactsRequest.SerializeToString,
                 response_deserializer=taskstore_dot_v1_dot_budgets__pb2.ListBudgetFactsResponse.FromString,
                 _registered_method=True)
+        self.ConfirmBudgetExport = channel.unary_unary(
+                '/taskstore.v1.BudgetService/ConfirmBudgetExport',
+                request_serializer=taskstore_dot_v1_dot_budgets__pb2.ConfirmBudgetExportRequest.SerializeToString,
+                response_deserializer=taskstore_dot_v1_dot_budgets__pb2.ConfirmBudgetExportResponse.FromString,
+                _registered_method=True)
+        self.CompactBudgetFacts = channel.unary_unary(
+                '/taskstore.v1.BudgetService/CompactBudgetFacts',
+                request_serializer=taskstore_dot_v1_dot_budgets__pb2.CompactBudgetFactsRequest.SerializeToString,
+                response_deserializer=taskstore_dot_v1_dot_budgets__pb2.CompactBudgetFactsResponse.FromString,
+                _registered_method=True)
 
 
 class BudgetServiceServicer:
@@ -81,6 +95,10 @@ class BudgetServiceServicer:
 
     A window is over when its length has passed and nothing is reserved; the next reservation starts the next window, with
     nothing committed.
+
+    What happens to a budget is told by facts. They are forgotten by CompactBudgetFacts alone, and only those that are confirmed as
+    exported, that the figures of the store count, and that belong to a window that is over: what is left of them is the ledger.
+    An exporter lists facts, keeps them, then confirms them: when it dies in between it keeps some twice, and never misses one.
     """
 
     def SetBudgetPolicy(self, request, context):
@@ -114,6 +132,21 @@ class BudgetServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ConfirmBudgetExport(self, request, context):
+        """Says that a tenant's facts up to a cursor are kept elsewhere, and may be forgotten here. It never goes back: a lower cursor
+        than before changes nothing. Whoever exports to several places confirms what all of them keep. Safe to repeat.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CompactBudgetFacts(self, request, context):
+        """Forgets a tenant's oldest facts, of those that may be forgotten as said above. Safe to repeat.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_BudgetServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -137,6 +170,16 @@ def add_BudgetServiceServicer_to_server(servicer, server):
                     request_deserializer=taskstore_dot_v1_dot_budgets__pb2.ListBudgetFactsRequest.FromString,
                     response_serializer=taskstore_dot_v1_dot_budgets__pb2.ListBudgetFactsResponse.SerializeToString,
             ),
+            'ConfirmBudgetExport': grpc.unary_unary_rpc_method_handler(
+                    servicer.ConfirmBudgetExport,
+                    request_deserializer=taskstore_dot_v1_dot_budgets__pb2.ConfirmBudgetExportRequest.FromString,
+                    response_serializer=taskstore_dot_v1_dot_budgets__pb2.ConfirmBudgetExportResponse.SerializeToString,
+            ),
+            'CompactBudgetFacts': grpc.unary_unary_rpc_method_handler(
+                    servicer.CompactBudgetFacts,
+                    request_deserializer=taskstore_dot_v1_dot_budgets__pb2.CompactBudgetFactsRequest.FromString,
+                    response_serializer=taskstore_dot_v1_dot_budgets__pb2.CompactBudgetFactsResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'taskstore.v1.BudgetService', rpc_method_handlers)
@@ -158,6 +201,10 @@ class BudgetService:
 
     A window is over when its length has passed and nothing is reserved; the next reservation starts the next window, with
     nothing committed.
+
+    What happens to a budget is told by facts. They are forgotten by CompactBudgetFacts alone, and only those that are confirmed as
+    exported, that the figures of the store count, and that belong to a window that is over: what is left of them is the ledger.
+    An exporter lists facts, keeps them, then confirms them: when it dies in between it keeps some twice, and never misses one.
     """
 
     @staticmethod
@@ -258,6 +305,60 @@ class BudgetService:
             '/taskstore.v1.BudgetService/ListBudgetFacts',
             taskstore_dot_v1_dot_budgets__pb2.ListBudgetFactsRequest.SerializeToString,
             taskstore_dot_v1_dot_budgets__pb2.ListBudgetFactsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ConfirmBudgetExport(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/taskstore.v1.BudgetService/ConfirmBudgetExport',
+            taskstore_dot_v1_dot_budgets__pb2.ConfirmBudgetExportRequest.SerializeToString,
+            taskstore_dot_v1_dot_budgets__pb2.ConfirmBudgetExportResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CompactBudgetFacts(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/taskstore.v1.BudgetService/CompactBudgetFacts',
+            taskstore_dot_v1_dot_budgets__pb2.CompactBudgetFactsRequest.SerializeToString,
+            taskstore_dot_v1_dot_budgets__pb2.CompactBudgetFactsResponse.FromString,
             options,
             channel_credentials,
             insecure,

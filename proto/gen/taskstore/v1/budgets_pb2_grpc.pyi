@@ -39,6 +39,10 @@ class BudgetServiceStub:
 
     A window is over when its length has passed and nothing is reserved; the next reservation starts the next window, with
     nothing committed.
+
+    What happens to a budget is told by facts. They are forgotten by CompactBudgetFacts alone, and only those that are confirmed as
+    exported, that the figures of the store count, and that belong to a window that is over: what is left of them is the ledger.
+    An exporter lists facts, keeps them, then confirms them: when it dies in between it keeps some twice, and never misses one.
     """
 
     @_typing.overload
@@ -59,6 +63,12 @@ class BudgetServiceStub:
     """Lists what happened to a tenant's budget, in the order in which it became visible: who has read up to a cursor has missed
     nothing before it. Facts never change, and outlive their tasks.
     """
+    ConfirmBudgetExport: _grpc.UnaryUnaryMultiCallable[_budgets_pb2.ConfirmBudgetExportRequest, _budgets_pb2.ConfirmBudgetExportResponse]
+    """Says that a tenant's facts up to a cursor are kept elsewhere, and may be forgotten here. It never goes back: a lower cursor
+    than before changes nothing. Whoever exports to several places confirms what all of them keep. Safe to repeat.
+    """
+    CompactBudgetFacts: _grpc.UnaryUnaryMultiCallable[_budgets_pb2.CompactBudgetFactsRequest, _budgets_pb2.CompactBudgetFactsResponse]
+    """Forgets a tenant's oldest facts, of those that may be forgotten as said above. Safe to repeat."""
 
 @_typing.type_check_only
 class BudgetServiceAsyncStub(BudgetServiceStub):
@@ -74,6 +84,10 @@ class BudgetServiceAsyncStub(BudgetServiceStub):
 
     A window is over when its length has passed and nothing is reserved; the next reservation starts the next window, with
     nothing committed.
+
+    What happens to a budget is told by facts. They are forgotten by CompactBudgetFacts alone, and only those that are confirmed as
+    exported, that the figures of the store count, and that belong to a window that is over: what is left of them is the ledger.
+    An exporter lists facts, keeps them, then confirms them: when it dies in between it keeps some twice, and never misses one.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -91,6 +105,12 @@ class BudgetServiceAsyncStub(BudgetServiceStub):
     """Lists what happened to a tenant's budget, in the order in which it became visible: who has read up to a cursor has missed
     nothing before it. Facts never change, and outlive their tasks.
     """
+    ConfirmBudgetExport: _aio.UnaryUnaryMultiCallable[_budgets_pb2.ConfirmBudgetExportRequest, _budgets_pb2.ConfirmBudgetExportResponse]  # type: ignore[assignment]
+    """Says that a tenant's facts up to a cursor are kept elsewhere, and may be forgotten here. It never goes back: a lower cursor
+    than before changes nothing. Whoever exports to several places confirms what all of them keep. Safe to repeat.
+    """
+    CompactBudgetFacts: _aio.UnaryUnaryMultiCallable[_budgets_pb2.CompactBudgetFactsRequest, _budgets_pb2.CompactBudgetFactsResponse]  # type: ignore[assignment]
+    """Forgets a tenant's oldest facts, of those that may be forgotten as said above. Safe to repeat."""
 
 class BudgetServiceServicer(metaclass=_abc_1.ABCMeta):
     """For operators of budgets. Workers reserve and settle by LeaseService.
@@ -105,6 +125,10 @@ class BudgetServiceServicer(metaclass=_abc_1.ABCMeta):
 
     A window is over when its length has passed and nothing is reserved; the next reservation starts the next window, with
     nothing committed.
+
+    What happens to a budget is told by facts. They are forgotten by CompactBudgetFacts alone, and only those that are confirmed as
+    exported, that the figures of the store count, and that belong to a window that is over: what is left of them is the ledger.
+    An exporter lists facts, keeps them, then confirms them: when it dies in between it keeps some twice, and never misses one.
     """
 
     @_abc_1.abstractmethod
@@ -144,5 +168,23 @@ class BudgetServiceServicer(metaclass=_abc_1.ABCMeta):
         """Lists what happened to a tenant's budget, in the order in which it became visible: who has read up to a cursor has missed
         nothing before it. Facts never change, and outlive their tasks.
         """
+
+    @_abc_1.abstractmethod
+    def ConfirmBudgetExport(
+        self,
+        request: _budgets_pb2.ConfirmBudgetExportRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_budgets_pb2.ConfirmBudgetExportResponse, _abc.Awaitable[_budgets_pb2.ConfirmBudgetExportResponse]]:
+        """Says that a tenant's facts up to a cursor are kept elsewhere, and may be forgotten here. It never goes back: a lower cursor
+        than before changes nothing. Whoever exports to several places confirms what all of them keep. Safe to repeat.
+        """
+
+    @_abc_1.abstractmethod
+    def CompactBudgetFacts(
+        self,
+        request: _budgets_pb2.CompactBudgetFactsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_budgets_pb2.CompactBudgetFactsResponse, _abc.Awaitable[_budgets_pb2.CompactBudgetFactsResponse]]:
+        """Forgets a tenant's oldest facts, of those that may be forgotten as said above. Safe to repeat."""
 
 def add_BudgetServiceServicer_to_server(servicer: BudgetServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
