@@ -1,6 +1,7 @@
 """The look at a payload, without a store: for whatever bytes, what is taken is JSON that every reader can read."""
 
 import json
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -100,6 +101,34 @@ def test_numbers_are_taken_up_to_640_digits(digits: int, sign: bytes) -> None:
     assert is_taken(sign + b"7" * digits) == (digits <= DIGITS)
     assert is_taken(b'{"7":' + sign + b"7" * digits + b"}") == (digits <= DIGITS)
     assert is_taken(b'"' + b"7" * digits + b'"')
+
+
+@given(
+    number=st.from_regex(r"-?(0|[1-9][0-9]{0,330})(\.[0-9]{1,330})?([eE][-+]?[0-9]{1,5})?", fullmatch=True),
+    around=st.sampled_from([b"%s", b"[%s]", b'{"1e999": %s, "a": [[]]}', b'["\\"1e999", %s, "\\\\"]', b"[1e5,%s]"]),
+)
+def test_a_number_is_taken_where_a_double_has_room_for_it(number: str, around: bytes) -> None:
+    assert is_taken(around % number.encode()) == (math.isfinite(float(number)) or number.lstrip("-").isdigit())
+
+
+@given(value=values, brackets=st.text('[]{}"\\e0 ', max_size=40))
+def test_what_stands_in_texts_is_no_number_and_no_depth(value: Any, brackets: str) -> None:
+    texts = [brackets, "1e999", "7" * 700, "[" * 70, value]
+    assert is_taken(json.dumps([texts] + [[]] * 70, ensure_ascii=False).encode())
+
+
+def test_a_large_payload_is_looked_at_faster_than_it_is_read() -> None:
+    one = {"id": 12345, "name": "A name", "tags": ["x", "y"], "at": "2026-01-01T00:00:00Z", "v": 1.25}
+    data = json.dumps([one] * (limits.RESULT_BYTES // 100)).encode()
+
+    def seconds(look: Callable[[], Any]) -> float:
+        started = time.process_time()
+        look()
+        return time.process_time() - started
+
+    assert is_taken(data)
+    look, read = (min(seconds(one) for _ in range(5)) for one in (lambda: is_taken(data), lambda: json.loads(data)))
+    assert look < read
 
 
 @pytest.mark.parametrize(
