@@ -56,6 +56,10 @@ model: install ## hold the store against a pure model of its contract (MODEL_EXA
 interleaving: install ## race every pair of the store's operations (six minutes)
 	@INTERLEAVING=all $(BIN)/pytest tests/interleaving $(ARGS)
 
+.PHONY: disclosure
+disclosure: install ## time 2,000 answers of each kind that must not differ (ten minutes)
+	@SECURITY_SAMPLES=2000 $(BIN)/pytest -s -q tests/security/test_disclosure.py $(ARGS)
+
 .PHONY: fmt
 fmt: install ## format and mend what can be mended
 	@$(BIN)/ruff format $(SOURCES)
