@@ -1,8 +1,9 @@
 """What other processes import: the client of the store, and the worker library."""
 
 from store_service.client.context import Context
+from store_service.client.effects import Done
 from store_service.client.errors import LeaseLost, StoreError
-from store_service.client.outcomes import Cancelled, InputTimeout, ProtocolError, SignalTimeout, StepFailed, ToolError
+from store_service.client.outcomes import Cancelled, InputTimeout, NotDone, ProtocolError, SignalTimeout, StepFailed, ToolError
 from store_service.client.questions import Answer, Form, Question, Root, Roots, Sample, Sampling, Url
 from store_service.client.sync_context import SyncContext
 from store_service.client.tasks import TaskStore
@@ -17,9 +18,11 @@ __all__ = [
     "BudgetAmounts",
     "Cancelled",
     "Context",
+    "Done",
     "Form",
     "InputTimeout",
     "LeaseLost",
+    "NotDone",
     "ProtocolError",
     "Question",
     "RetryPolicy",

@@ -12,12 +12,13 @@ from typing import Any, ParamSpec, TypeVar, Unpack, overload
 from taskstore.v1 import leases_pb2
 
 from store_service.client import waits
+from store_service.client.effects import Effect, Lookup
 from store_service.client.errors import LeaseLost, StoreError
 from store_service.client.facts import TaskFacts
 from store_service.client.failures import FINAL, step_failed
 from store_service.client.held import HeldLease
 from store_service.client.lease_calls import LeaseCalls
-from store_service.client.outcomes import Cancelled, InputTimeout
+from store_service.client.outcomes import Cancelled, InputTimeout, NotDone
 from store_service.client.questions import (
     Answer,
     Form,
@@ -77,7 +78,7 @@ class Context(TaskFacts):
         A ToolError or ProtocolError that `fn` raises is the step's outcome: saved, and raised again by a resumed run.
         Any other exception is not saved and ends the run, which is tried again as a whole. See `with_retry`.
         """
-        return await self._step(name, lambda: self._call(fn, *args, **kwargs), None)
+        return await self._step(name, lambda: self.call(fn, *args, **kwargs), None)
 
     def with_retry(self, policy: RetryPolicy, *, on: tuple[type[Exception], ...] = (Exception,)) -> "RetriedSteps":
         """Steps that are tried again while they raise one of `on`: `ctx.with_retry(RetryPolicy()).step(name, fn)`.
@@ -86,6 +87,15 @@ class Context(TaskFacts):
         outcome, which the code may catch.
         """
         return RetriedSteps(self, Retrying(policy, on))
+
+    def once(self, *, lookup: Lookup | None = None) -> "OnceSteps":
+        """Steps that are never begun again blindly: `ctx.once(lookup=find).step("charge", charge, card)`.
+
+        For what must not happen twice and has no key that makes it safe to repeat. Where it is not known whether it happened,
+        as its worker was lost or its code raised, `lookup` is asked, by the step's `idempotency_key`; otherwise the task waits
+        for a signal `effect.<key>` of `{"done": true, "value": ...}` or `{"done": false}`. See `NotDone`.
+        """
+        return OnceSteps(self, lookup)
 
     async def parallel(self, *branches: Awaitable[T], limit: int = 8) -> list[T]:
         """Runs several steps, or coroutines made of steps, side by side: at most `limit` at once, results in order.
@@ -167,12 +177,30 @@ class Context(TaskFacts):
         self._stop_wished.set()
 
     async def _step(self, name: str, work: Callable[[], Awaitable[Any]], retrying: Retrying | None) -> Any:
-        opened = await self._steps.open(name, _owner())
+        opened = await self._steps.open(self._steps.key(name), _owner())
         if opened.is_done:
             return opened.value
         try:
             with self._usage.counting():
                 value = await self._try(opened.key, work, retrying)
+        except BaseException as error:  # noqa: BLE001 (raised again)
+            await self._steps.fail(opened.key, error)
+        return await self._steps.save(opened.key, value)
+
+    async def _once(self, name: str, work: Callable[[], Awaitable[Any]], lookup: Lookup | None) -> Any:
+        effect = Effect(self._steps, name, _owner(), key_of=self.idempotency_key, lookup=lookup, call=self.call, log=self.log)
+        opened = await effect.begin()
+        if opened.is_done:
+            return opened.value
+        try:
+            with self._usage.counting():
+                value = await work()
+        except NotDone as error:
+            await effect.did_not_happen(error)
+        except FINAL as error:
+            await self._steps.fail(opened.key, error)
+        except Exception as error:  # noqa: BLE001 (whatever it is, it does not tell)
+            return await effect.doubt(error)
         except BaseException as error:  # noqa: BLE001 (raised again)
             await self._steps.fail(opened.key, error)
         return await self._steps.save(opened.key, value)
@@ -193,14 +221,15 @@ class Context(TaskFacts):
                 raise Cancelled
         raise AssertionError("the last try returns or raises")
 
-    async def _call(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    async def call(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """What `fn` returns; a sync one runs in a thread. For the library."""
         if inspect.iscoroutinefunction(fn):
             return await fn(*args, **kwargs)
         value = await self._threads.call(fn, *args, **kwargs)
         return await value if inspect.isawaitable(value) else value
 
     async def _wait(self, name: str, wait: waits.Wait) -> leases_pb2.Wake:
-        return await self._steps.wait(name, _owner(), wait)
+        return await self._steps.wait(self._steps.key(name), _owner(), wait)
 
     async def _ask_one(self, name: str, question: Question[T], timeout: float | None) -> T:
         answer: T | None = (await self.ask_all({name: question}, timeout=timeout, name=name))[name]
@@ -223,7 +252,24 @@ class RetriedSteps:
     async def step(self, name: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """As `Context.step`, tried again as `Context.with_retry` says. Raises StepFailed after the last try."""
         context = self._context
-        return await context._step(name, lambda: context._call(fn, *args, **kwargs), self._retrying)  # noqa: SLF001 (its own)
+        return await context._step(name, lambda: context.call(fn, *args, **kwargs), self._retrying)  # noqa: SLF001 (its own)
+
+
+class OnceSteps:
+    """Steps of a context that are never begun again blindly."""
+
+    def __init__(self, context: Context, lookup: Lookup | None) -> None:
+        self._context = context
+        self._lookup = lookup
+
+    @overload
+    async def step(self, name: str, fn: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+    @overload
+    async def step(self, name: str, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+    async def step(self, name: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """As `Context.step`, begun once, as `Context.once` says."""
+        context = self._context
+        return await context._once(name, lambda: context.call(fn, *args, **kwargs), self._lookup)  # noqa: SLF001 (its own)
 
 
 def _owner() -> Owner:

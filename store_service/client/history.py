@@ -58,6 +58,10 @@ class History:
         self._keys.add(key)
         return key
 
+    def is_recorded(self, key: str) -> bool:
+        """Whether anything is known of this step."""
+        return any(one.step == key for one in self._recorded)
+
     async def recall(self, key: str) -> Remembered | None:
         """What is known of this step; None when it is new. Raises ProtocolError when it contradicts."""
         if not self._is_turn(key):

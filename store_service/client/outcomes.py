@@ -69,6 +69,10 @@ class StepFailed(Exception):  # noqa: N818 (reads as what happened)
         self.reason = reason
 
 
+class NotDone(Exception):  # noqa: N818 (reads as what happened)
+    """What a step of `ctx.once` is for certainly did not happen: the run is tried again, and begins it anew."""
+
+
 class Suspended(BaseException):
     """The run ends here, as its task waits; it is run again when the wait is over. For the library.
 

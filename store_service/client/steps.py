@@ -79,9 +79,17 @@ class Steps:
         self.suspended = asyncio.Event()
         """Set when the run must end, as the task waits."""
 
-    async def open(self, name: str, owner: Owner) -> Opened:
+    def key(self, name: str) -> str:
+        """The key of the next step of this name."""
+        return self._history.key(name)
+
+    def is_recorded(self, key: str) -> bool:
+        """Whether an earlier run saved this step, or what ended its wait."""
+        return self._history.is_recorded(key)
+
+    async def open(self, key: str, owner: Owner) -> Opened:
         """Asks for a step. Raises the failure that was its outcome. When it is not done, it is under way from here."""
-        key, found = await self._ask(name, owner)
+        found = await self._ask(key, owner)
         if found is None:
             self._under_way[key] = owner
             return Opened(key, is_done=False)
@@ -99,7 +107,7 @@ class Steps:
             data = to_json(f"what step {key!r} returned", value)
             await self._append(key, types_pb2.Payload(media_type=JSON, data=data))
         finally:
-            self._leave(key)
+            self.leave(key)
         self._metrics.steps.labels("ran").inc()
         return msgspec.json.decode(data)
 
@@ -117,11 +125,16 @@ class Steps:
             self._not_saved[self._under_way[key]] = f"step {key!r} ended by {type(error).__name__}"
             raise error
         finally:
-            self._leave(key)
+            self.leave(key)
 
-    async def wait(self, name: str, owner: Owner, wait: Wait) -> leases_pb2.Wake:
+    def leave(self, key: str) -> None:
+        """The step is no longer under way, and how it came out is not known."""
+        del self._under_way[key]
+        self._one_ended.set()
+
+    async def wait(self, key: str, owner: Owner, wait: Wait) -> leases_pb2.Wake:
         """What ended this wait. When it has not ended, the run does: raises Suspended."""
-        key, found = await self._ask(name, owner)
+        found = await self._ask(key, owner)
         if found is None:
             await self._suspend(key, wait)
         wake = found if isinstance(found, leases_pb2.Wake) else waits.from_payload(found.payload)
@@ -135,7 +148,7 @@ class Steps:
         try:
             await self._append(key, waits.to_payload(wake))
         finally:
-            self._leave(key)
+            self.leave(key)
         self._metrics.steps.labels("waited").inc()
         return wake
 
@@ -153,14 +166,13 @@ class Steps:
         if left:
             await asyncio.wait(left, timeout=grace_seconds)
 
-    async def _ask(self, name: str, owner: Owner) -> tuple[str, Remembered | None]:
+    async def _ask(self, key: str, owner: Owner) -> Remembered | None:
         await self._check_usable()
-        self._check_placed(name, owner)
-        key = self._history.key(name)
+        self._check_placed(key, owner)
         found = await self._history.recall(key)
         if found is None:
             await self._check_usable()
-        return key, found
+        return found
 
     async def _check_usable(self) -> None:
         while self._decided is not None:  # nothing is begun while the run is about to end
@@ -172,15 +184,15 @@ class Steps:
         if self._history.failure is not None:
             raise self._history.failure
 
-    def _check_placed(self, name: str, owner: Owner) -> None:
+    def _check_placed(self, key: str, owner: Owner) -> None:
         """Refuses at once what a resumed run could not do again in the same way."""
-        outer = next((key for key, other in self._under_way.items() if other == owner), None)
+        outer = next((outer for outer, other in self._under_way.items() if other == owner), None)
         if outer is not None:
-            raise self._history.fail(f"step {name!r} was asked for within step {outer!r}; ask for it beside it")
+            raise self._history.fail(f"step {key!r} was asked for within step {outer!r}; ask for it beside it")
         for other, failure in self._not_saved.items():
             if other == owner or _ended_well(other):
                 why = "which is not saved, and the code went on"
-                raise self._history.fail(f"{failure}, {why} to {name!r}; let it pass, or use ctx.with_retry")
+                raise self._history.fail(f"{failure}, {why} to {key!r}; let it pass, or use ctx.with_retry")
 
     async def _suspend(self, key: str, wait: Wait) -> NoReturn:
         self._decided = asyncio.Event()
@@ -229,10 +241,6 @@ class Steps:
                 raise self._history.failure from error
             self._revision += 1
             self._usage.saved(used)
-
-    def _leave(self, key: str) -> None:
-        del self._under_way[key]
-        self._one_ended.set()
 
 
 def _suspended() -> Suspended:

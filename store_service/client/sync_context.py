@@ -12,10 +12,11 @@ from taskstore.v1 import leases_pb2
 
 from store_service.client import waits
 from store_service.client.context import Context
+from store_service.client.effects import Effect, Lookup
 from store_service.client.facts import TaskFacts
 from store_service.client.failures import FINAL, step_failed
 from store_service.client.held import HeldLease
-from store_service.client.outcomes import Cancelled, InputTimeout
+from store_service.client.outcomes import Cancelled, InputTimeout, NotDone
 from store_service.client.questions import (
     Answer,
     Form,
@@ -65,6 +66,10 @@ class SyncContext(TaskFacts):
     def with_retry(self, policy: RetryPolicy, *, on: tuple[type[Exception], ...] = (Exception,)) -> "SyncRetriedSteps":
         """Steps that are tried again while they raise one of `on`. See `Context.with_retry`."""
         return SyncRetriedSteps(self, Retrying(policy, on))
+
+    def once(self, *, lookup: Lookup | None = None) -> "SyncOnceSteps":
+        """Steps that are never begun again blindly. See `Context.once`."""
+        return SyncOnceSteps(self, lookup)
 
     def parallel(self, *branches: Callable[[], T], limit: int = 8) -> list[T]:
         """Calls several functions side by side, each in a thread of its own, at most `limit` at once; results in order.
@@ -122,7 +127,7 @@ class SyncContext(TaskFacts):
         return self._held.stop_wished.wait(timeout)
 
     def _step(self, name: str, work: Callable[[], Any], retrying: Retrying | None) -> Any:
-        opened = self._run(self._steps.open(name, threading.current_thread()))
+        opened = self._run(self._steps.open(self._steps.key(name), threading.current_thread()))
         if opened.is_done:
             return opened.value
         try:
@@ -132,11 +137,40 @@ class SyncContext(TaskFacts):
             self._run(self._steps.fail(opened.key, error))
         return self._run(self._steps.save(opened.key, value))
 
+    def _once(self, name: str, work: Callable[[], Any], lookup: Lookup | None) -> Any:
+        effect = Effect(
+            self._steps,
+            name,
+            threading.current_thread(),
+            key_of=self.idempotency_key,
+            lookup=lookup,
+            call=self._context.call,
+            log=self.log,
+        )
+        opened = self._run(effect.begin())
+        if opened.is_done:
+            return opened.value
+        try:
+            with self._usage.counting():
+                value = self._work(work)
+        except NotDone as error:
+            self._run(effect.did_not_happen(error))
+        except FINAL as error:
+            self._run(self._steps.fail(opened.key, error))
+        except Exception as error:  # noqa: BLE001 (whatever it is, it does not tell)
+            return self._run(effect.doubt(error))
+        except BaseException as error:  # noqa: BLE001 (raised again)
+            self._run(self._steps.fail(opened.key, error))
+        return self._run(self._steps.save(opened.key, value))
+
+    def _work(self, work: Callable[[], Any]) -> Any:
+        value = work()
+        return self._run(_await(value)) if inspect.isawaitable(value) else value
+
     def _try(self, key: str, work: Callable[[], Any], retrying: Retrying | None) -> Any:
         for retries in itertools.count():
             try:
-                value = work()
-                return self._run(_await(value)) if inspect.isawaitable(value) else value
+                return self._work(work)
             except FINAL:
                 raise
             except Exception as error:
@@ -150,7 +184,7 @@ class SyncContext(TaskFacts):
         raise AssertionError("the last try returns or raises")
 
     def _wait(self, name: str, wait: waits.Wait) -> leases_pb2.Wake:
-        return self._run(self._steps.wait(name, threading.current_thread(), wait))
+        return self._run(self._steps.wait(self._steps.key(name), threading.current_thread(), wait))
 
     def _ask_one(self, name: str, question: Question[T], timeout: float | None) -> T:
         answer: T | None = self.ask_all({name: question}, timeout=timeout, name=name)[name]
@@ -176,6 +210,18 @@ class SyncRetriedSteps:
     def step(self, name: str, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """As `SyncContext.step`, tried again as `Context.with_retry` says. Raises StepFailed after the last try."""
         return cast("T", self._context._step(name, lambda: fn(*args, **kwargs), self._retrying))  # noqa: SLF001 (its own)
+
+
+class SyncOnceSteps:
+    """Steps of a context that are never begun again blindly."""
+
+    def __init__(self, context: SyncContext, lookup: Lookup | None) -> None:
+        self._context = context
+        self._lookup = lookup
+
+    def step(self, name: str, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """As `SyncContext.step`, begun once, as `Context.once` says."""
+        return cast("T", self._context._once(name, lambda: fn(*args, **kwargs), self._lookup))  # noqa: SLF001 (its own)
 
 
 async def _await(value: Awaitable[T]) -> T:
