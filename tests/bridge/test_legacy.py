@@ -10,6 +10,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from structlog.testing import capture_logs
 
 from mcp_bridge.app import Bridge
 from mcp_bridge.config import Config
@@ -213,6 +214,7 @@ async def test_a_session_that_was_not_opened_here_is_not_found(legacy: Legacy, s
     assert (answer.status, answer.code, answer.json["id"]) == (404, -32600, 1)
 
 
+@pytest.mark.must("C-07", "C-08")
 async def test_a_cancelled_call_is_found_by_its_session_and_its_id_on_another_bridge(routes: Path, fake: FakeTaskStore) -> None:
     async with running(routes, fake, "dev", KEYS[0]) as one, running(routes, fake, "dev", KEYS[0]) as other:
         holding = Legacy(one)
@@ -222,7 +224,9 @@ async def test_a_cancelled_call_is_found_by_its_session_and_its_id_on_another_br
             while len(fake.tasks) < 2:
                 fake.watching.clear()
                 await fake.watching.wait()
-        accepted = await Legacy(other).send(cancelled("1"), Mcp_Session_Id=holding.session)
+        with capture_logs() as lines:
+            accepted = await Legacy(other).send(cancelled("1"), Mcp_Session_Id=holding.session)
+        assert {"event": "cancel_asked", "reason": "enough", "log_level": "debug"} in lines
         assert (accepted.status, accepted.body) == (202, b"")
         assert (await calls[1]).result == {"content": [{"type": "text", "text": "cancelled"}], "isError": True}
         (ended,) = fake.cancelled

@@ -189,7 +189,7 @@ async def test_each_task_leaves_after_its_end_and_the_last_one_ends_the_stream(
         assert is_end(last)
 
 
-@pytest.mark.must("S-05")
+@pytest.mark.must("S-05", "B-35")
 @pytest.mark.parametrize("request_id", [0, 7, "", "0", "é" * 20, -(2**53)])
 async def test_every_frame_carries_the_requests_id_with_its_type(
     user: Client, store: Stubs, bridge: Bridge, request_id: Any
@@ -272,7 +272,7 @@ async def test_a_hundred_tasks_may_be_listened_to(bridge: Bridge) -> None:
         assert is_end(last)
 
 
-@pytest.mark.must("T-27")
+@pytest.mark.must("T-27", "T-41")
 @pytest.mark.parametrize("ids", [[], ["x"], [str(uuid4())]])
 async def test_tasks_without_the_extension_are_refused_before_the_stream(user: Client, ids: list[str]) -> None:
     answer = await user.ask("subscriptions/listen", {"notifications": {"taskIds": ids, "toolsListChanged": True}})
@@ -441,7 +441,7 @@ async def test_silence_is_filled_with_comments(bridge: Bridge, monkeypatch: pyte
         assert [await stream.comment() for _ in range(3)] == [b": keep-alive"] * 3
 
 
-@pytest.mark.must("S-07")
+@pytest.mark.must("S-07", "C-02")
 async def test_a_bridge_that_stops_answers_each_request_and_then_closes(store: Stubs, routes: Path) -> None:
     async with serving(store.address, routes) as bridge, aiohttp.ClientSession() as session, AsyncExitStack() as open_streams:
         task_id = await create(Client(session, bridge.port))
