@@ -107,7 +107,7 @@ class Pair:
 
     def __init__(self, folder: Path, *, routes: Path, durable: bool = True, mcp_port: int = 0) -> None:
         self._folder = folder
-        self._routes = routes
+        self.routes = routes
         folder.mkdir(parents=True, exist_ok=True)
         self.postgres = EmbeddedPostgres(folder / "postgres", durable=durable)
         self._store_port, self._store_admin_port, self._bridge_admin_port, free = free_ports(4)
@@ -150,7 +150,7 @@ class Pair:
         environment = {
             "TENURE_BRIDGE_PORT": str(self._mcp_port),
             "TENURE_BRIDGE_ADMIN_PORT": str(self._bridge_admin_port),
-            "TENURE_BRIDGE_ROUTES": str(self._routes),
+            "TENURE_BRIDGE_ROUTES": str(self.routes),
             "TENURE_BRIDGE_STORE": self.store_address,
         }
         self.bridge = self._start("bridge", ["-m", "mcp_bridge", "serve"], environment)

@@ -16,8 +16,11 @@ FIXTURE_WORKER = "tests.conformance.fixtures.worker"
 
 @pytest.fixture(scope="session")
 def fixture_pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    """A pair with the tools of the conformance suite and a worker that runs them."""
-    with Pair(tmp_path_factory.mktemp("pair"), routes=FIXTURE_ROUTES, durable=False) as pair:
+    """A pair with the tools of the conformance suite, in a route file of its own, and a worker that runs them."""
+    folder = tmp_path_factory.mktemp("pair")
+    routes = folder / "routes.yaml"
+    routes.write_text(FIXTURE_ROUTES.read_text())
+    with Pair(folder, routes=routes, durable=False) as pair:
         pair.start_worker("worker", FIXTURE_WORKER)
         yield pair
 

@@ -1,11 +1,11 @@
-// The official Node client, with and without ext-tasks, against a bridge: `node node_client.mjs URL FILE`.
+// The official Node client, with and without ext-tasks, against a bridge: `node node_client.mjs URL ROUTES FILE`.
 // Writes one JSON object to FILE: under each scenario's name what it saw, or its `error`.
-import { writeFileSync } from "node:fs";
+import { readFileSync, writeFileSync } from "node:fs";
 import { Client, StreamableHTTPClientTransport } from "@modelcontextprotocol/client";
 import { createTaskSessionFromClient, resultFromTaskOutcome } from "@modelcontextprotocol/ext-tasks/client";
 
 const VERSION = "2026-07-28";
-const [url, file] = process.argv.slice(2);
+const [url, routes, file] = process.argv.slice(2);
 const clientInfo = { name: "node", version: "1" };
 const elicitation = { form: {} };
 const answers = { action: "accept", content: { name: "Ann", confirm: true } };
@@ -88,6 +88,24 @@ const scenarios = {
       },
       "legacy",
     ),
+
+  changes: () =>
+    connected({}, async (client) => {
+      const describe = async () => (await client.listTools()).tools.find((tool) => tool.name === "multi_input").description;
+      let next;
+      client.setNotificationHandler("notifications/tools/list_changed", () => next());
+      const subscription = await client.listen({ toolsListChanged: true });
+      const before = readFileSync(routes, "utf8");
+      const told = [await describe()];
+      for (const text of [before.replace(told[0], "Asks twice."), before]) {
+        const changed = new Promise((resolve) => (next = resolve));
+        writeFileSync(routes, text);
+        await changed;
+        told.push(await describe());
+      }
+      await subscription.close();
+      return { honored: subscription.honoredFilter, told };
+    }),
 
   rounds: () =>
     connected({ elicitation }, async (client) => {

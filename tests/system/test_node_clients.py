@@ -35,23 +35,23 @@ INSPECTED: Mapping[str, tuple[str, ...]] = {
 @pytest.fixture(scope="module")
 def seen(fixture_pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
     """What each scenario of the Node client saw, and under `inspector` what each call of the Inspector did."""
-    return asyncio.run(_drive(fixture_pair.url, tmp_path_factory.mktemp("node")))
+    return asyncio.run(_drive(fixture_pair, tmp_path_factory.mktemp("node")))
 
 
-async def _drive(url: str, folder: Path) -> Mapping[str, Any]:
-    installation = await install(default_folder())
+async def _drive(pair: Pair, folder: Path) -> Mapping[str, Any]:
+    installation, url = await install(default_folder()), pair.url
     node, *inspected = await asyncio.gather(
-        _node_client(installation, url, folder),
+        _node_client(installation, url, pair.routes, folder),
         *(_inspect(installation, url, folder / name, arguments) for name, arguments in INSPECTED.items()),
     )
     return {**node, "inspector": dict(zip(INSPECTED, inspected, strict=True))}
 
 
-async def _node_client(installation: Installation, url: str, folder: Path) -> Mapping[str, Any]:
+async def _node_client(installation: Installation, url: str, routes: Path, folder: Path) -> Mapping[str, Any]:
     (folder / "node_modules").symlink_to(installation.packages)  # where Node looks for what the script imports
     script, file = folder / NODE_CLIENT.name, folder / "seen.json"
     shutil.copyfile(NODE_CLIENT, script)
-    command = installation.command(script, url, str(file))
+    command = installation.command(script, url, str(routes), str(file))
     status, output = await run(command, environment=installation.environment(), timeout_seconds=SECONDS, folder=folder)
     assert status == 0, output
     told: Mapping[str, Any] = json.loads(file.read_text())
@@ -87,6 +87,12 @@ def test_the_node_client_of_an_earlier_revision_is_told_of_progress(seen: Mappin
     assert text(seen["earlier"]) == "done"
     assert seen["earlier"]["era"] == "legacy"
     assert seen["earlier"]["told"] == [0, 50, 100]
+
+
+def test_the_node_client_is_told_when_the_tools_change(seen: Mapping[str, Any]) -> None:
+    assert "error" not in seen["changes"], seen["changes"]["error"]
+    assert seen["changes"]["honored"] == {"toolsListChanged": True}
+    assert seen["changes"]["told"] == ["Asks two questions at once.", "Asks twice.", "Asks two questions at once."]
 
 
 def test_the_node_client_answers_what_a_held_call_asks(seen: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Clients that nobody here wrote call, poll, answer and cancel: PyPI `mcp` and `fastmcp`."""
+"""Clients that nobody here wrote call, poll, answer, cancel and listen: PyPI `mcp` and `fastmcp`."""
 
 import asyncio
 import urllib.request
@@ -13,6 +13,7 @@ from fastmcp.exceptions import ToolError
 from mcp import Client
 from mcp.client.extension import ClaimContext, ClientExtension, ResultClaim
 from mcp.client.session import ClientRequestContext
+from mcp.shared.subscriptions import ToolsListChanged
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import ConfigDict, Field
 
@@ -160,6 +161,26 @@ async def test_the_official_client_without_tasks_gets_the_plain_result_of_a_held
         result = await client.call_tool("greet", {"name": "Ann"})
     assert isinstance(result.content[0], mcp_types.TextContent)
     assert result.content[0].text == "Hello, Ann!"
+
+
+async def test_the_official_client_is_told_when_the_tools_change(fixture_pair: Pair) -> None:
+    routes = fixture_pair.routes.read_text()
+    async with Client(fixture_pair.url) as client, client.listen(tools_list_changed=True) as changes:
+        assert changes.honored.tools_list_changed
+        assert await greeting(client) == "Greets a person by name."
+        try:
+            for told in ("Greets anybody.", "Greets a person by name."):
+                fixture_pair.routes.write_text(routes.replace("Greets a person by name.", told))
+                async with asyncio.timeout(PATIENCE_SECONDS):
+                    assert isinstance(await anext(changes), ToolsListChanged)
+                assert await greeting(client) == told
+        finally:
+            fixture_pair.routes.write_text(routes)
+
+
+async def greeting(client: Client) -> str | None:
+    """What the tool `greet` is said to do."""
+    return next(tool.description for tool in (await client.list_tools()).tools if tool.name == "greet")
 
 
 async def confirmed(message: str, *others: object) -> dict[str, Any]:
