@@ -16,6 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from prometheus_client.parser import text_string_to_metric_families
+
 from store_service.embedded import EmbeddedPostgres
 
 ROOT = Path(__file__).parents[1]
@@ -126,10 +128,12 @@ class Pair:
         """Where MCP is spoken."""
         return f"http://127.0.0.1:{self._mcp_port}/mcp"
 
-    @property
-    def admin_url(self) -> str:
-        """Where the bridge's probes and figures are."""
-        return f"http://127.0.0.1:{self._bridge_admin_port}"
+    def figure(self, sample: str, **labels: str) -> float:
+        """What the bridge has counted under a name, over all samples that have these labels."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self._bridge_admin_port}/metrics", timeout=10) as answer:
+            families = list(text_string_to_metric_families(answer.read().decode()))
+        samples = [one for family in families for one in family.samples if one.name == sample]
+        return sum(one.value for one in samples if labels.items() <= one.labels.items())
 
     def start(self) -> None:
         """Starts Postgres, brings the schema up to date, starts the store and the bridge."""

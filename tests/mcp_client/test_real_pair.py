@@ -39,6 +39,7 @@ async def resume() -> None:
 asyncio.run(resume())
 """
 PATIENCE = timedelta(seconds=60)
+CALLS = "tenure_bridge_calls_total"
 
 
 @pytest.fixture
@@ -172,8 +173,9 @@ async def test_a_handle_that_is_none_is_expired(pair: Pair, client: TaskClient) 
             await looking
 
 
-async def test_many_tasks_are_listened_to_until_all_have_ended(client: TaskClient) -> None:
+async def test_many_tasks_are_listened_to_until_all_have_ended_over_one_stream(pair: Pair, client: TaskClient) -> None:
     handles = [await start(client, seconds) for seconds in (0.2, 0.6)]
+    before = {method: pair.figure(CALLS, method=method) for method in ("subscriptions/listen", "tasks/get")}
     last: dict[str, TaskSnapshot] = {}
     async for snapshot in client.listen_tasks(handles):
         last[snapshot.task_id] = snapshot
@@ -183,3 +185,5 @@ async def test_many_tasks_are_listened_to_until_all_have_ended(client: TaskClien
     result = last[handles[0].task_id].result
     assert result is not None
     assert result.text == "work took 0.2 s"
+    assert pair.figure(CALLS, method="subscriptions/listen") == before["subscriptions/listen"] + 1
+    assert pair.figure(CALLS, method="tasks/get") == before["tasks/get"], "nothing is looked for that is told"

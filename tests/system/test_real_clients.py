@@ -1,7 +1,6 @@
 """Clients that nobody here wrote call, poll, answer, cancel and listen: PyPI `mcp` and `fastmcp`."""
 
 import asyncio
-import urllib.request
 from importlib.metadata import version
 from typing import Any, ClassVar, Literal
 
@@ -14,7 +13,6 @@ from mcp import Client
 from mcp.client.extension import ClaimContext, ClientExtension, ResultClaim
 from mcp.client.session import ClientRequestContext
 from mcp.shared.subscriptions import ToolsListChanged
-from prometheus_client.parser import text_string_to_metric_families
 from pydantic import ConfigDict, Field
 
 from tests.pair import Pair
@@ -22,6 +20,7 @@ from tests.pair import Pair
 TERMINAL = ("completed", "failed", "cancelled")
 PATIENCE_SECONDS = 60
 MODERN = "2026-07-28"
+MISSING_NAMES = "tenure_bridge_missing_mcp_name_total"
 
 
 class Task(mcp_types.Result):
@@ -215,20 +214,13 @@ async def test_fastmcp_cancels_a_task(fixture_pair: Pair) -> None:
 
 async def test_what_fastmcp_leaves_out_is_tolerated_and_counted(fixture_pair: Pair) -> None:
     """It sends no `Mcp-Name` with `tasks/*`, though the extension asks for it; the official client does."""
-    before = missing_names(fixture_pair)
+    before = fixture_pair.figure(MISSING_NAMES)
     async with Client(fixture_pair.url, extensions=[Tasks()]) as official:
         created = await official.session.call_tool("slow_compute", {"seconds": 0.1}, allow_claimed=True)
         assert isinstance(created, Created)
         await settled(official, created.task_id)
-    assert missing_names(fixture_pair) == before
+    assert fixture_pair.figure(MISSING_NAMES) == before
     async with FastClient(fixture_pair.url) as fast:
         await fast.call_tool("slow_compute", {"seconds": 0.1})
     assert version("fastmcp") == "4.1.4"
-    assert missing_names(fixture_pair) > before, "fastmcp sends it now: TENURE_BRIDGE_STRICT_HEADERS may become the default"
-
-
-def missing_names(pair: Pair) -> float:
-    with urllib.request.urlopen(f"{pair.admin_url}/metrics", timeout=10) as answer:
-        families = list(text_string_to_metric_families(answer.read().decode()))
-    (family,) = [family for family in families if family.name == "tenure_bridge_missing_mcp_name"]
-    return float(family.samples[0].value)
+    assert fixture_pair.figure(MISSING_NAMES) > before, "it sends it now: TENURE_BRIDGE_STRICT_HEADERS may become the default"
