@@ -2,7 +2,9 @@
 
 from collections.abc import Iterable
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from store_service.telemetry import CallFigures
 
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 _OTHER = "other"
@@ -13,11 +15,7 @@ class Metrics:
 
     def __init__(self, registry: CollectorRegistry, methods: Iterable[str]) -> None:
         self._methods = frozenset(methods)
-        self._calls = Counter("tenure_bridge_calls", "Calls by method and outcome.", ["method", "outcome"], registry=registry)
-        self._seconds = Histogram(
-            "tenure_bridge_call_seconds", "Time of a call, waits included.", ["method"], registry=registry, buckets=_BUCKETS
-        )
-        self._figures: dict[tuple[str, str], tuple[Counter, Histogram]] = {}
+        self._calls = CallFigures("tenure_bridge", buckets=_BUCKETS, registry=registry)
         self.missing_names = Counter(
             "tenure_bridge_missing_mcp_name", "Calls of tasks/* that were served without Mcp-Name.", registry=registry
         )
@@ -41,10 +39,4 @@ class Metrics:
 
     def tell(self, method: str, outcome: str, seconds: float) -> None:
         """Counts one call that has ended."""
-        label = method if method in self._methods else _OTHER
-        figures = self._figures.get((label, outcome))
-        if figures is None:
-            figures = self._figures[label, outcome] = self._calls.labels(label, outcome), self._seconds.labels(label)
-        calls, taken = figures
-        calls.inc()
-        taken.observe(seconds)
+        self._calls.tell(method if method in self._methods else _OTHER, outcome, seconds)

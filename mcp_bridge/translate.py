@@ -6,6 +6,7 @@ Source: contract, sections 5, 10.7 and 10.16.
 import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -97,7 +98,7 @@ def detailed_task_members(task: types_pb2.Task, questions: Sequence[Question]) -
         return members + b',"inputRequests":' + input_requests(questions)
     match task.WhichOneof("outcome"):
         case "result":
-            return members + b',"result":' + results.inlined(tool_result(task))
+            return b'%b,"result":%b' % (members, results.inlined(tool_result(task)))
         case "error":
             return members + b',"error":' + msgspec.json.encode(_error(task.error))
         case _:
@@ -170,5 +171,9 @@ def _order(time: "Timestamp") -> tuple[int, int]:
 
 def _text(time: "Timestamp") -> str:
     """RFC 3339 in UTC with milliseconds."""
-    moment = datetime.fromtimestamp(time.seconds, UTC).isoformat()
-    return f"{moment[:19]}.{time.nanos // 1_000_000:03d}Z"
+    return f"{_second(time.seconds)}.{time.nanos // 1_000_000:03d}Z"
+
+
+@lru_cache(maxsize=4096)
+def _second(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat()[:19]

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from taskstore.v1 import types_pb2
 
@@ -29,12 +30,17 @@ class Caller:
 
     @property
     def owner(self) -> types_pb2.Owner:
-        """The same principal, in the store's words."""
-        return types_pb2.Owner(issuer=self.issuer, subject=self.subject)
+        """The same principal, in the store's words: a message that several share."""
+        return _owner(self.issuer, self.subject)
 
     def is_expired(self, now: float) -> bool:
         """Whether its token has ended; `now` in seconds of the epoch."""
         return self.expires_at is not None and self.expires_at <= now
+
+
+@lru_cache(maxsize=1024)
+def _owner(issuer: str, subject: str) -> types_pb2.Owner:
+    return types_pb2.Owner(issuer=issuer, subject=subject)
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,14 +75,22 @@ class Grants:
         if caller.is_development:
             return Verdict.GRANTED if is_own else Verdict.DENIED
         verdict = _judge(self.own(action), caller) if is_own else Verdict.DENIED
-        others = {Action.READ: (self.read_any, self.approve), Action.ANSWER: (self.approve,), Action.CANCEL: ()}[action]
+        if verdict is Verdict.GRANTED or action is Action.CANCEL:
+            return verdict
+        others = (self.read_any, self.approve) if action is Action.READ else (self.approve,)
         if any(_judge(grant, caller) is Verdict.GRANTED for grant in others):
             return Verdict.GRANTED
         return verdict
 
     def own(self, action: Action) -> Grant | None:
         """What the owner of a task needs for this."""
-        return {Action.READ: self.read, Action.ANSWER: self.answer, Action.CANCEL: self.cancel}[action]
+        match action:
+            case Action.READ:
+                return self.read
+            case Action.ANSWER:
+                return self.answer
+            case Action.CANCEL:
+                return self.cancel
 
     def asked(self, caller: Caller, questions: Iterable[Question], *, is_own: bool) -> tuple[Question, ...]:
         """Those of a task's open questions that are the caller's to answer. Approvals are those of their role, if there is

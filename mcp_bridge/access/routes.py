@@ -1,6 +1,6 @@
 """Which tools there are for whom, and how each runs. Source: contract, section 4."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import islice
@@ -145,8 +145,10 @@ class Routes:
             raise task_not_found()
         raise insufficient_scope(grant.scopes)
 
-    def asked(self, caller: Caller, task: types_pb2.Task, questions: Iterable[Question]) -> tuple[Question, ...]:
+    def asked(self, caller: Caller, task: types_pb2.Task, questions: Sequence[Question]) -> tuple[Question, ...]:
         """Those of the task's open questions that are the caller's to answer."""
+        if not questions:
+            return ()
         return self._grants(caller, task).asked(caller, questions, is_own=_is_own(caller, task))
 
     def reads_others(self, caller: Caller) -> bool:
@@ -166,7 +168,8 @@ class Routes:
 
 
 def _is_own(caller: Caller, task: types_pb2.Task) -> bool:
-    return task.tenant_id == caller.tenant and task.contract.owner == caller.owner
+    owner = task.contract.owner
+    return task.tenant_id == caller.tenant and owner.subject == caller.subject and owner.issuer == caller.issuer
 
 
 def _told(verdict: Verdict, route: Route) -> Verdict:

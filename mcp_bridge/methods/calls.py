@@ -3,8 +3,9 @@
 import asyncio
 import itertools
 from collections.abc import Callable, Coroutine, Hashable, Iterator
-from dataclasses import dataclass, field
 from typing import Any, Final
+
+import msgspec
 
 from mcp_bridge.access.callers import Caller
 from mcp_bridge.wire.headers import Headers
@@ -70,8 +71,7 @@ class Outbox:
         self.news.set()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class Call(msgspec.Struct, frozen=True, kw_only=True):
     """One request of a caller that was let in, with its envelope, `_meta` and mirrored headers checked."""
 
     caller: Caller
@@ -85,9 +85,9 @@ class Call:
     """Where notifications are told; None for a client that accepts no stream."""
     reference: str = ""
     """By which its work is found by whoever cancels it from elsewhere; empty where nobody can."""
-    noted: dict[str, object] = field(default_factory=dict)
+    noted: dict[str, object] = msgspec.field(default_factory=dict)
     """What the log line of the call shows besides; never a payload."""
-    reply_headers: dict[str, str] = field(default_factory=dict)
+    reply_headers: dict[str, str] = msgspec.field(default_factory=dict)
     """What the answer shall carry in its HTTP header besides."""
 
 

@@ -6,10 +6,11 @@ Source: contract, sections 1, 2 and 10.22; cases 12 and 15.
 import base64
 import binascii
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from enum import Enum
 from functools import lru_cache
+from itertools import chain
 from typing import Any, Final, Self
 
 from mcp_bridge.wire.failures import header_mismatch, refused
@@ -36,18 +37,16 @@ class Headers:
             self._values.setdefault(name.lower(), []).append(value.strip(" \t"))
 
     @classmethod
-    def read(cls, fields: Iterable[tuple[bytes, bytes]]) -> Self:
+    def read(cls, fields: Sequence[tuple[bytes, bytes]]) -> Self:
         """The fields as they were sent."""
         headers = cls(())
-        values, size = headers._values, 0
-        for raw_name, raw_value in fields:
-            size += len(raw_name) + len(raw_value)
-            name, value = _lower(raw_name), raw_value.decode("latin-1").strip(" \t")
-            if name in values:
-                values[name].append(value)
-            else:
-                values[name] = [value]
-        headers.size_bytes = size
+        values = {_lower(name): [value.decode("latin-1").strip(" \t")] for name, value in fields}
+        if len(values) < len(fields):  # some are there twice
+            values = {}
+            for name, value in fields:
+                values.setdefault(_lower(name), []).append(value.decode("latin-1").strip(" \t"))
+        headers._values = values
+        headers.size_bytes = len(b"".join(chain.from_iterable(fields)))
         return headers
 
     def all(self, name: str) -> list[str]:
@@ -56,10 +55,12 @@ class Headers:
 
     def one(self, name: str) -> str | None:
         """The field's value; None when it is absent. Raises Failure -32020 when it is there twice."""
-        values = self.all(name)
+        values = self._values.get(name.lower())
+        if values is None:
+            return None
         if len(values) > 1:
             raise header_mismatch(f"{name} is there more than once")
-        return values[0] if values else None
+        return values[0]
 
 
 def decode_value(name: str, value: str) -> str:
@@ -203,7 +204,7 @@ def check_content(headers: Headers) -> None:
     if fault is not None:
         raise refused(415, fault, closes=True)
     encodings = headers.all("Content-Encoding")
-    if any(encoding.strip().lower() not in ("", "identity") for encoding in ",".join(encodings).split(",") if encodings):
+    if encodings and any(encoding.strip().lower() not in ("", "identity") for encoding in ",".join(encodings).split(",")):
         raise refused(415, "Content-Encoding must be identity", closes=True)
 
 

@@ -3,9 +3,10 @@
 The first failure wins, in the order of the contract, section 10.6.
 """
 
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
+
+import msgspec
 
 from mcp_bridge.wire.failures import header_mismatch, unsupported_version
 from mcp_bridge.wire.headers import Headers, check_mirror, check_name
@@ -35,8 +36,7 @@ def era_of(message: Request, headers: Headers) -> Era:
     raise header_mismatch(f"{VERSION_HEADER} is missing")
 
 
-@dataclass(frozen=True, slots=True)
-class Inbound:
+class Inbound(msgspec.Struct, frozen=True):
     """A request whose envelope, `_meta`, mirrored headers and version are right."""
 
     request: Request

@@ -1,6 +1,5 @@
 """The JSON-RPC envelope. Source: contract, section 1, and cases 1 to 4."""
 
-from dataclasses import dataclass
 from typing import Any, Final, TypeGuard
 
 import msgspec
@@ -13,8 +12,7 @@ METHOD_BYTES: Final = 128
 _SPACE: Final = b" \t\r\n"
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(msgspec.Struct, frozen=True):
     """A request: it is answered, under its id."""
 
     id: int | str
@@ -24,8 +22,7 @@ class Request:
     """The bytes it was read from, for members that must be passed on as they are."""
 
 
-@dataclass(frozen=True, slots=True)
-class Notification:
+class Notification(msgspec.Struct, frozen=True):
     """A notification: it is accepted and not answered."""
 
     method: str
@@ -59,7 +56,7 @@ def read_message(body: bytes) -> Request | Notification:
 
 def result_answer(request_id: int | str, result: bytes) -> bytes:
     """The answer that carries `result`, a JSON object, as it is."""
-    return b'{"jsonrpc":"2.0","id":' + msgspec.json.encode(request_id) + b',"result":' + result + b"}"
+    return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (msgspec.json.encode(request_id), result)
 
 
 def notification(method: str, params: dict[str, Any]) -> bytes:

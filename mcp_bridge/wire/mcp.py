@@ -35,11 +35,10 @@ NAMED_BY: Final = {
 """The member of `params` that `Mcp-Name` repeats, by method."""
 
 CAPABILITIES_BYTES: Final = 64 * 1024
-_CAPABILITY_OBJECTS: Final = ("elicitation", "sampling", "roots", "extensions", "experimental")
+_CAPABILITY_OBJECTS: Final = frozenset(("elicitation", "sampling", "roots", "extensions", "experimental"))
 
 
-@dataclass(frozen=True, slots=True)
-class Meta:
+class Meta(msgspec.Struct, frozen=True):
     """What a request says about itself in `params._meta`."""
 
     version: str
@@ -95,8 +94,8 @@ def read_meta(params: dict[str, Any]) -> Meta:
     capabilities = meta.get(CLIENT_CAPABILITIES)
     if not isinstance(capabilities, dict):
         raise invalid_params(f"_meta must have {CLIENT_CAPABILITIES}, an object")
-    for name in _CAPABILITY_OBJECTS:
-        if not isinstance(capabilities.get(name, {}), dict):
+    for name in _CAPABILITY_OBJECTS & capabilities.keys():
+        if not isinstance(capabilities[name], dict):
             raise invalid_params(f"{CLIENT_CAPABILITIES} has {name}, which must be an object")
     return Meta(version, capabilities, meta)
 

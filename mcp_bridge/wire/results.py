@@ -35,8 +35,9 @@ class Results:
 
     def write(self, members: bytes = b"", *, result_type: str = "complete") -> bytes:
         """A result with `members`, which are `"name":value` joined by commas."""
-        head = b'{"resultType":"' + result_type.encode() + b'",' + self._meta
-        return head + b"," + members + b"}" if members else head + b"}"
+        if not members:
+            return b'{"resultType":"%b",%b}' % (result_type.encode(), self._meta)
+        return b'{"resultType":"%b",%b,%b}' % (result_type.encode(), self._meta, members)
 
     def write_tool_result(self, tool_result: bytes) -> bytes:
         """A `CallToolResult` as the result of its call: byte for byte, with what every result carries before it.
@@ -99,11 +100,11 @@ def inlined(tool_result: bytes) -> bytes:
     Only one that names `resultType` itself is taken apart, as no name may stand twice. Source: the Tasks extension, task
     execution errors.
     """
-    if any(name in tool_result for name in _RESULT_TYPE):
+    if _RESULT_TYPE[0] in tool_result or _RESULT_TYPE[1] in tool_result:
         members = _OBJECT.decode(tool_result)
         members.pop("resultType", None)
         tool_result = msgspec.json.encode(members)
-    return b'{"resultType":"complete",' + _members(tool_result) + b"}"
+    return b'{"resultType":"complete",%b}' % _members(tool_result)
 
 
 def tool_error(text: str) -> bytes:

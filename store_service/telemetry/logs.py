@@ -31,8 +31,10 @@ def configure_logs(*, level: str = "info", format: LogFormat = "json") -> None: 
     # Our own lines go straight to the stream, as JSON in one step; the detour that others' lines take costs five times.
     structlog.configure(
         processors=[_to_line] if format == "json" else [*shared, *render],
-        wrapper_class=structlog.make_filtering_bound_logger(threshold),
-        logger_factory=_stream() if format == "json" else structlog.WriteLoggerFactory(sys.stderr),
+        wrapper_class=_make_lines(threshold) if format == "json" else structlog.make_filtering_bound_logger(threshold),
+        logger_factory=structlog.BytesLoggerFactory(sys.stderr.buffer)
+        if format == "json"
+        else structlog.WriteLoggerFactory(sys.stderr),
         cache_logger_on_first_use=False,
     )
     handler = logging.StreamHandler(sys.stderr)
@@ -41,8 +43,19 @@ def configure_logs(*, level: str = "info", format: LogFormat = "json") -> None: 
     logging.basicConfig(level=threshold, handlers=[handler], force=True)
 
 
-def _stream() -> structlog.BytesLoggerFactory:
-    return structlog.BytesLoggerFactory(sys.stderr.buffer)
+def _make_lines(threshold: int) -> type[structlog.typing.FilteringBoundLogger]:
+    """A logger whose events become lines by its one processor, without what serves several."""
+    filtering: Any = structlog.make_filtering_bound_logger(threshold)
+
+    class Lines(filtering):  # type: ignore[misc] # made by a function
+        def _proxy_to_logger(self, method_name: str, event: str | None = None, **members: Any) -> Any:
+            try:
+                line = self._processors[0](None, method_name, {**self._context, **members, "event": event})
+            except structlog.DropEvent:
+                return None
+            return self._logger.msg(line)
+
+    return Lines
 
 
 def _to_line(_logger: Any, level: str, event: structlog.typing.EventDict) -> bytes:
