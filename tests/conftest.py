@@ -32,6 +32,8 @@ MOVABLE_CLOCK = """
 CREATE SCHEMA clock;
 CREATE TABLE clock.shift (by interval NOT NULL);
 INSERT INTO clock.shift VALUES ('0');
+GRANT USAGE ON SCHEMA clock TO PUBLIC;
+GRANT SELECT ON clock.shift TO PUBLIC;
 CREATE OR REPLACE FUNCTION tenure.task_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS
   'SELECT clock_timestamp() + (SELECT by FROM clock.shift)';
 """

@@ -11,38 +11,38 @@ FROM tenure.claim_tasks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 
 -- name: heartbeat_tasks
 -- $1 tenant, $2 task, $3 worker, $4 token, $5 epoch, $6 lease ms: arrays
-SELECT ordinal, outcome, expires_at, cancel_requested FROM tenure.heartbeat_tasks($1, $2, $3, $4, $5, $6) ORDER BY ordinal
+SELECT ordinal, outcome, expires_at, cancel_requested FROM tenure.heartbeat_tasks(tenure.allow_each($1), $2, $3, $4, $5, $6) ORDER BY ordinal
 
 -- name: append_checkpoints
 -- $1 tenant, $2 task, $3 worker, $4 token, $5 epoch, $6 revision, $7 step, $8 media type, $9 data: arrays;
 -- $10 most checkpoints, $11 most bytes of one task
-SELECT ordinal, outcome FROM tenure.append_checkpoints($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) ORDER BY ordinal
+SELECT ordinal, outcome FROM tenure.append_checkpoints(tenure.allow_each($1), $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) ORDER BY ordinal
 
 -- name: report_progress
 -- $1 tenant, $2 task, $3 worker, $4 token, $5 epoch, $6 value, $7 total or null, $8 message: arrays
-SELECT ordinal, outcome, sequence FROM tenure.report_progress($1, $2, $3, $4, $5, $6, $7, $8) ORDER BY ordinal
+SELECT ordinal, outcome, sequence FROM tenure.report_progress(tenure.allow_each($1), $2, $3, $4, $5, $6, $7, $8) ORDER BY ordinal
 
 -- name: finish_tasks
 -- $1 tenant, $2 task, $3 worker, $4 token, $5 epoch, $6 disposition, $7 digest, $8 media type, $9 data, $10 error code,
 -- $11 error message, $12 delay ms, $13 most attempts, $14 initial backoff ms, $15 most backoff ms: arrays
 SELECT ordinal, outcome, retry_at, opened
-FROM tenure.finish_tasks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15) ORDER BY ordinal
+FROM tenure.finish_tasks(tenure.allow_each($1), $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15) ORDER BY ordinal
 
 -- name: load_input
 -- $1 tenant, $2 task, $3 worker, $4 token, $5 epoch
 SELECT t.media_type, t.input, k.wake, k.step AS wake_step, k.signal_id, k.signal_name, k.signal_media_type, k.signal_data,
        k.input_keys, k.input_responses
 FROM tenure.task t LEFT JOIN tenure.wake k ON k.tenant_id = t.tenant_id AND k.task_id = t.task_id
-WHERE t.tenant_id = $1 AND t.task_id = $2 AND EXISTS (
-  SELECT FROM tenure.task_state s WHERE s.tenant_id = $1 AND s.task_id = $2 AND s.worker_id = $3 AND s.token = $4
+WHERE t.tenant_id = (SELECT tenure.allow($1)) AND t.task_id = $2 AND EXISTS (
+  SELECT FROM tenure.task_state s WHERE s.tenant_id = (SELECT tenure.allow($1)) AND s.task_id = $2 AND s.worker_id = $3 AND s.token = $4
     AND $5 = (SELECT e.epoch FROM tenure.epoch e) AND s.expires_at > (SELECT tenure.task_now()))
 
 -- name: load_early_answers
 -- $1 tenant, $2 task
-SELECT x.key, x.response FROM tenure.early_answer x WHERE x.tenant_id = $1 AND x.task_id = $2 ORDER BY x.key
+SELECT x.key, x.response FROM tenure.early_answer x WHERE x.tenant_id = (SELECT tenure.allow($1)) AND x.task_id = $2 ORDER BY x.key
 
 -- name: is_held
 -- $1 tenant, $2 task, $3 worker, $4 token, $5 epoch
 SELECT EXISTS (
-  SELECT FROM tenure.task_state s WHERE s.tenant_id = $1 AND s.task_id = $2 AND s.worker_id = $3 AND s.token = $4
+  SELECT FROM tenure.task_state s WHERE s.tenant_id = (SELECT tenure.allow($1)) AND s.task_id = $2 AND s.worker_id = $3 AND s.token = $4
     AND $5 = (SELECT e.epoch FROM tenure.epoch e) AND s.expires_at > (SELECT tenure.task_now())) AS held

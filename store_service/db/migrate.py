@@ -8,6 +8,7 @@ from typing import Final
 import asyncpg
 
 from store_service.db.queries import Queries
+from store_service.db.roles import apply_roles, is_member
 
 CLOCK: Final = "SELECT clock_timestamp()"
 _FILE = re.compile(r"(\d{4})_(pre|post)_(\w+)\.sql")
@@ -53,7 +54,10 @@ async def migrate(dsn: str) -> list[Migration]:
                 await connection.execute(queries["add_migration"], migration.number, migration.phase, migration.name)
             if missing:
                 await connection.execute(queries["pin_functions"])
+                await apply_roles(connection)
             return missing
+    except asyncpg.InsufficientPrivilegeError as error:
+        raise SchemaError(f"{error}; see Roles in the store's README for what who migrates must be allowed") from None
     finally:
         await connection.close()
 
@@ -68,6 +72,8 @@ async def check_schema(dsn: str, *, allow_test_clock: bool) -> None:
         missing = [migration for migration in list_migrations() if migration.number not in known and migration.phase == "pre"]
         if missing:
             raise SchemaError(f"the schema lacks {len(missing)} migrations; run `tenure-store migrate`")
+        if not await is_member(connection):
+            raise SchemaError("who connects is no member of tenure_app; an administrator runs: GRANT tenure_app TO that role")
         if not allow_test_clock and await connection.fetchval(queries["clock_source"]) != CLOCK:
             raise SchemaError("the function tenure.task_now() is not the database's clock; restore it before serving")
     finally:

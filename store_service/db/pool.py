@@ -13,6 +13,7 @@ from store_service.model.refusals import Reason, Refusal
 
 SETTINGS = {
     "application_name": "tenure-store",
+    "role": "tenure_app",  # whoever the address names, the store has this role's rights alone
     "jit": "off",
     # One plan for all parameters, by key and by nested loop: made once a connection, not once a call.
     "plan_cache_mode": "force_generic_plan",

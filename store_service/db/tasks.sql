@@ -6,7 +6,7 @@
 -- $19 media type, $20 input, $21 abandon ms, $22 reference or null: arrays, one element an item; $23 item, $24 key, $25 response:
 -- arrays, one element an early answer; $26 item, $27 name: arrays, one element a question asked before
 SELECT ordinal, outcome, task_id, created_at, opened
-FROM tenure.create_tasks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23,
+FROM tenure.create_tasks(tenure.allow_each($1), $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23,
                          $24, $25, $26, $27)
 ORDER BY ordinal
 
@@ -40,7 +40,7 @@ FROM (
            + octet_length(t.client_capabilities) + octet_length(t.output_schema) + coalesce(octet_length(o.data), 0)
            + coalesce(p.bytes, 0) + coalesce(q.bytes, 0)
            + CASE WHEN u.view >= 3 THEN octet_length(t.input) ELSE 0 END) OVER (ORDER BY u.ordinal) <= $7 AS fits
-  FROM unnest($1::text[], $2::uuid[], $3::text[], $4::text[], $5::int[], $6::bigint[])
+  FROM unnest(tenure.allow_each($1), $2::uuid[], $3::text[], $4::text[], $5::int[], $6::bigint[])
        WITH ORDINALITY u(tenant_id, task_id, issuer, subject, view, reports_after, ordinal)
   JOIN tenure.task t ON t.tenant_id = u.tenant_id AND t.task_id = u.task_id
     AND (u.issuer IS NULL OR (t.issuer = u.issuer AND t.subject = u.subject))
@@ -67,7 +67,7 @@ FROM (
 -- name: changed_tasks
 -- $1 tenant, $2 task, $3 the change that is known: arrays, one element an item. Those with another change now, or gone.
 SELECT u.ordinal
-FROM unnest($1::text[], $2::uuid[], $3::bigint[]) WITH ORDINALITY u(tenant_id, task_id, change, ordinal)
+FROM unnest(tenure.allow_each($1), $2::uuid[], $3::bigint[]) WITH ORDINALITY u(tenant_id, task_id, change, ordinal)
 LEFT JOIN tenure.task_state s ON s.tenant_id = u.tenant_id AND s.task_id = u.task_id
 WHERE s.change IS DISTINCT FROM u.change
 ORDER BY u.ordinal
@@ -75,7 +75,7 @@ ORDER BY u.ordinal
 -- name: find_task
 -- $1 tenant, $2 reference, $3 issuer or null, $4 subject or null. The one that was created last.
 SELECT t.task_id FROM tenure.task t
-WHERE t.tenant_id = $1 AND t.reference = $2 AND ($3::text IS NULL OR (t.issuer = $3 AND t.subject = $4))
+WHERE t.tenant_id = (SELECT tenure.allow($1)) AND t.reference = $2 AND ($3::text IS NULL OR (t.issuer = $3 AND t.subject = $4))
 ORDER BY t.created_at DESC LIMIT 1
 
 -- name: list_tasks
@@ -83,7 +83,7 @@ ORDER BY t.created_at DESC LIMIT 1
 -- $6 created_at and $7 task of the last row of the page before, or null, $8 page size. Newest first.
 SELECT t.task_id
 FROM tenure.task t JOIN tenure.task_state s ON s.tenant_id = t.tenant_id AND s.task_id = t.task_id
-WHERE t.tenant_id = $1 AND ($2::text[] IS NULL OR s.state = ANY ($2)) AND ($3::text IS NULL OR t.workflow = $3)
+WHERE t.tenant_id = (SELECT tenure.allow($1)) AND ($2::text[] IS NULL OR s.state = ANY ($2)) AND ($3::text IS NULL OR t.workflow = $3)
   AND t.created_at >= coalesce($4::timestamptz, '-infinity') AND t.created_at < coalesce($5::timestamptz, 'infinity')
   AND (t.created_at, t.task_id) < (coalesce($6::timestamptz, 'infinity'), coalesce($7::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff'))
 ORDER BY t.created_at DESC, t.task_id DESC
@@ -91,26 +91,26 @@ LIMIT $8
 
 -- name: cancel_tasks
 -- $1 tenant, $2 task, $3 issuer or null, $4 subject or null, $5 force: arrays; $6 states a cancel may leave, $7 grace ms
-SELECT ordinal, outcome, worker_id, opened FROM tenure.cancel_tasks($1, $2, $3, $4, $5, $6, $7) ORDER BY ordinal
+SELECT ordinal, outcome, worker_id, opened FROM tenure.cancel_tasks(tenure.allow_each($1), $2, $3, $4, $5, $6, $7) ORDER BY ordinal
 
 -- name: attach_tasks
 -- $1 tenant, $2 task, $3 issuer or null, $4 subject or null, $5 abandon ms: arrays
-SELECT ordinal, outcome FROM tenure.attach_tasks($1, $2, $3, $4, $5) ORDER BY ordinal
+SELECT ordinal, outcome FROM tenure.attach_tasks(tenure.allow_each($1), $2, $3, $4, $5) ORDER BY ordinal
 
 -- name: list_task_history
 -- $1 tenant, $2 task, $3 first line, $4 page size
 SELECT line, event, at, worker_id, token, detail FROM tenure.history
-WHERE tenant_id = $1 AND task_id = $2 AND line >= $3 ORDER BY line LIMIT $4
+WHERE tenant_id = (SELECT tenure.allow($1)) AND task_id = $2 AND line >= $3 ORDER BY line LIMIT $4
 
 -- name: list_checkpoints
 -- $1 tenant, $2 task, $3 first revision, $4 page size, $5 most bytes of payloads; the first always fits
 SELECT c.revision, c.step, c.media_type, c.data, c.token, c.created_at FROM (
   SELECT k.*, sum(octet_length(k.data)) OVER (ORDER BY k.revision) AS bytes FROM tenure.checkpoint k
-  WHERE k.tenant_id = $1 AND k.task_id = $2 AND k.revision >= $3 ORDER BY k.revision LIMIT $4
+  WHERE k.tenant_id = (SELECT tenure.allow($1)) AND k.task_id = $2 AND k.revision >= $3 ORDER BY k.revision LIMIT $4
 ) c
 WHERE c.bytes <= $5 OR c.revision = $3
 ORDER BY c.revision
 
 -- name: is_task
 -- $1 tenant, $2 task
-SELECT EXISTS (SELECT FROM tenure.task WHERE tenant_id = $1 AND task_id = $2) AS found
+SELECT EXISTS (SELECT FROM tenure.task WHERE tenant_id = (SELECT tenure.allow($1)) AND task_id = $2) AS found

@@ -5,25 +5,25 @@
 -- $11 item, $12 name, $13 method, $14 params: arrays, one element a question; $15 item, $16 key: arrays, one element an early
 -- answer that fits; $17 most questions of a task
 SELECT ordinal, outcome, keys, opened
-FROM tenure.suspend_tasks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17) ORDER BY ordinal
+FROM tenure.suspend_tasks(tenure.allow_each($1), $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17) ORDER BY ordinal
 
 -- name: answer_inputs
 -- $1 tenant, $2 task, $3 issuer or null, $4 subject or null, $5 issuer and $6 subject who answer, $7 keys, $8 responses
-SELECT ordinal, outcome, opened FROM tenure.answer_inputs($1, $2, $3, $4, $5, $6, $7, $8) ORDER BY ordinal
+SELECT ordinal, outcome, opened FROM tenure.answer_inputs(tenure.allow($1), $2, $3, $4, $5, $6, $7, $8) ORDER BY ordinal
 
 -- name: publish_signal
 -- $1 tenant, $2 signal, $3 task, $4 issuer or null, $5 subject or null, $6 name, $7 digest, $8 media type, $9 data,
 -- $10 most pending ones of a task
-SELECT outcome, replayed, opened FROM tenure.publish_signal($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+SELECT outcome, replayed, opened FROM tenure.publish_signal(tenure.allow($1), $2, $3, $4, $5, $6, $7, $8, $9, $10)
 
 -- name: get_signal
 -- $1 tenant, $2 signal
-SELECT task_id, name, state, accepted_at FROM tenure.signal WHERE tenant_id = $1 AND signal_id = $2
+SELECT task_id, name, state, accepted_at FROM tenure.signal WHERE tenant_id = (SELECT tenure.allow($1)) AND signal_id = $2
 
 -- name: fork_task
 -- $1 tenant, $2 source, $3 checkpoints, $4 issuer or null, $5 subject or null, $6 new task, $7 request, $8 digest
-SELECT outcome, task_id, opened FROM tenure.fork_task($1, $2, $3, $4, $5, $6, $7, $8)
+SELECT outcome, task_id, opened FROM tenure.fork_task(tenure.allow($1), $2, $3, $4, $5, $6, $7, $8)
 
 -- name: compact_signals
 -- $1 tenant, $2 age in ms, $3 most signals
-SELECT tenure.compact_signals($1, $2, $3) AS compacted
+SELECT tenure.compact_signals(tenure.allow($1), $2, $3) AS compacted

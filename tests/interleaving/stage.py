@@ -37,6 +37,8 @@ CREATE SCHEMA stage;
 CREATE TABLE stage.clock (instant timestamptz NOT NULL);
 INSERT INTO stage.clock VALUES (clock_timestamp());
 CREATE OR REPLACE FUNCTION tenure.task_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS 'SELECT instant FROM stage.clock';
+GRANT USAGE ON SCHEMA stage TO PUBLIC;
+GRANT SELECT ON stage.clock TO PUBLIC;
 CREATE TABLE stage.scene (name text PRIMARY KEY, tables jsonb NOT NULL);
 """
 _TABLES = """
@@ -84,8 +86,9 @@ class Stage:
         self._scenes: set[str] = set()
 
     async def __aenter__(self) -> Self:
-        self.look = await self.session()
-        self.a, self.b, self.other = [await self.session() for _ in range(3)]
+        self.look = await self.session(role="none")
+        self.a, self.b = [await self.session() for _ in range(2)]
+        self.other = await self.session(role="none")
         await self.look.connection.execute(_STILL)
         names = [row["relname"] for row in await self.look.read(_TABLES)]
         parts = [f"'{name}', ({_rows_of(name)})" for name in (*names, "audit", "budget_audit")]
@@ -107,9 +110,9 @@ class Stage:
     async def __aexit__(self, *_: object) -> None:
         await self._open.aclose()
 
-    async def session(self) -> Session:
-        """Another session, with the settings of the store's own."""
-        connection = await asyncpg.connect(self._dsn, server_settings=SETTINGS)
+    async def session(self, *, role: str = SETTINGS["role"]) -> Session:
+        """Another session, with the settings of the store's own; `none` is whoever the address names."""
+        connection = await asyncpg.connect(self._dsn, server_settings=SETTINGS | {"role": role})
         self._open.push_async_callback(connection.close)
         return Session(connection)
 

@@ -127,6 +127,7 @@ async def test_an_input_of_one_mebibyte_is_taken_and_one_byte_more_is_not(store:
     assert (await get(store, task.task_id)).input.data == big(MIB)
 
 
+@pytest.mark.row("G6")
 async def test_checkpoints_and_results_of_four_mebibytes_are_taken_and_one_byte_more_is_not(store: Stubs) -> None:
     await create(store, data=big(MIB))
     held = (await lease(store)).lease

@@ -152,7 +152,7 @@ async def test_a_cursor_becomes_visible_only_after_all_lower_ones(
     for _ in range(2):
         await ended(store)
     await clock.advance(seconds=2 * DAY)
-    async with holding(dsn, "SELECT tenure.remove_tasks($1, 1)", TENANT):
+    async with holding(dsn, "SELECT tenure.remove_tasks(tenure.allow($1), 1)", TENANT):
         later = asyncio.ensure_future(remove(store))
         await blocked(database)
         request = retention_pb2.ListTombstonesRequest(tenant_id=TENANT)

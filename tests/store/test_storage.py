@@ -132,6 +132,7 @@ async def test_a_statement_that_waits_too_long_for_a_lock_was_not_applied(
         await store.leases.HeartbeatTask(heartbeat(held))
 
 
+@pytest.mark.row("P5")
 async def test_a_statement_that_takes_too_long_was_not_applied(
     open_store: OpenStore, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,6 +164,7 @@ async def test_a_pool_in_use_refuses_soon_and_is_whole_afterwards(
         assert await database.fetchval(f"SELECT count(*) {OURS}") <= 2
 
 
+@pytest.mark.row("G7")
 async def test_calls_that_hang_up_leave_no_connection_behind(
     open_store: OpenStore, dsn: str, database: asyncpg.Connection
 ) -> None:
@@ -192,6 +194,7 @@ async def test_calls_that_hang_up_leave_no_connection_behind(
     assert await database.fetch("SELECT * FROM tenure.audit") == []
 
 
+@pytest.mark.row("G7")
 async def test_nothing_is_idle_in_a_transaction(store: Stubs, database: asyncpg.Connection) -> None:
     await works(store)
     await refusal_of(store.tasks.CreateTask(tasks_pb2.CreateTaskRequest()))

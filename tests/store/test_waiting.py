@@ -51,10 +51,10 @@ async def in_time(call: Awaitable[Any]) -> Any:
 async def create_unheard(database: asyncpg.Connection, *, tenant_id: str = "acme") -> None:
     """Creates a task in a way that tells nobody."""
     row: Sequence[Any] = (
-        tenant_id, uuid4(), uuid4().hex, b"", "t", "report", 1, "i", "s", b"", b"", 1_000, 1_000, 0, "", 0, "text/plain", b"",
-        0,
+        tenant_id, uuid4(), uuid4().hex, b"", "t", "report", 1, "i", "s", b"", b"", 1_000, 1_000, 0, "", "", "", 0,
+        "text/plain", b"", 0, None,
     )  # fmt: skip
-    await database.fetch(Queries("tasks.sql")["create_tasks"], *([value] for value in row), [], [], [])
+    await database.fetch(Queries("tasks.sql")["create_tasks"], *([value] for value in row), *([] for _ in range(5)))
 
 
 @pytest.fixture

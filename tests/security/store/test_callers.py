@@ -1,6 +1,7 @@
 """Who may do what at the store, by the certificate that a caller shows."""
 
 import asyncio
+from typing import Any
 
 import grpc
 import pytest
@@ -34,6 +35,7 @@ async def is_denied(call: object) -> bool:
 
 
 @pytest.mark.parametrize("role", Role)
+@pytest.mark.row("G3")
 async def test_a_role_reaches_its_methods_and_no_others(role: Role, guarded: Guarded) -> None:
     async with guarded.caller(OWN_ROLE[role]) as stubs:
         services = {
@@ -70,6 +72,7 @@ async def _names_a_tenant(stubs: Stubs, service: object, name: str) -> bool:
     return True
 
 
+@pytest.mark.row("G3")
 def test_a_method_without_a_rule_keeps_the_store_from_starting() -> None:
     pool = DescriptorPool()
     file = FileDescriptorProto(name="later.proto", package="taskstore.v1")
@@ -100,6 +103,7 @@ async def test_a_bridge_of_one_tenant_reaches_no_other(guarded: Guarded) -> None
         ).task.task_id == own.task_id
 
 
+@pytest.mark.row("G4")
 async def test_a_worker_is_given_the_work_of_its_tenants_and_workflows_alone(guarded: Guarded) -> None:
     async with guarded.caller("bridge") as bridge, guarded.caller("reports") as reports:
         for tenant_id in ("acme", "globex", "initech"):
@@ -112,6 +116,7 @@ async def test_a_worker_is_given_the_work_of_its_tenants_and_workflows_alone(gua
         assert await is_denied(reports.leases.LeaseTasks(claim(worker_id="reports-1", workflow="mail")))
 
 
+@pytest.mark.row("G2", "G5")
 async def test_a_worker_cannot_act_as_another(guarded: Guarded) -> None:
     async with guarded.caller("bridge") as bridge, guarded.caller("reports") as reports, guarded.caller("mails") as mails:
         await bridge.tasks.CreateTask(new_task())
@@ -153,6 +158,7 @@ async def test_a_certificate_that_names_two_callers_is_none(guarded: Guarded) ->
         assert (await refusal_of(stubs.tasks.CreateTask(new_task()))).reason == "UNAUTHENTICATED"
 
 
+@pytest.mark.row("G1")
 async def test_without_a_certificate_of_its_authority_nobody_connects(guarded: Guarded) -> None:
     elsewhere = guarded.folder / "elsewhere"
     elsewhere.mkdir()
@@ -172,6 +178,7 @@ async def test_without_a_certificate_of_its_authority_nobody_connects(guarded: G
             assert raised.value.is_transient  # it never came to a call
 
 
+@pytest.mark.row("G12")
 async def test_a_caller_with_all_its_calls_under_way_is_told_to_wait(guarded: Guarded) -> None:
     async with guarded.caller("narrow") as stubs, guarded.caller("bridge") as other:
         task = (await other.tasks.CreateTask(new_task())).task
@@ -191,3 +198,17 @@ async def _outcome(stubs: Stubs) -> str:
     except grpc.aio.AioRpcError as error:
         return "OVERLOADED" if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED else error.code().name
     return "OK"
+
+
+@pytest.mark.row("G9")
+async def test_the_api_is_not_read_from_the_store_unless_it_is_asked_for(guarded: Guarded) -> None:
+    async with open_channel(guarded.address, guarded.tls("operator")) as channel:
+        read: Any = channel.stream_stream("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            async for _ in read(iter([b""])):
+                pass
+        assert raised.value.code() is grpc.StatusCode.UNIMPLEMENTED
+        unknown: Any = channel.unary_unary("/taskstore.v1.TaskService/DropTasks")
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await unknown(b"")
+        assert raised.value.code() is grpc.StatusCode.UNIMPLEMENTED

@@ -28,6 +28,7 @@ def trust_both(folder: Path, first: Authority, second: Authority) -> None:
     (folder / "ca.crt").write_bytes(b"".join(both))
 
 
+@pytest.mark.row("G1")
 async def test_an_authority_is_replaced_without_a_restart_of_anybody(guarded: Guarded, tmp_path: Path) -> None:
     async with TaskStore.connect(guarded.address, tls=guarded.tls("bridge")) as store:
         await store.create_task(new_task())

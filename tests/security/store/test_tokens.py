@@ -90,6 +90,7 @@ async def test_a_token_says_who_calls_and_is_read_anew_when_it_changes(address: 
         "confused",
     ],
 )
+@pytest.mark.row("G1")
 async def test_any_other_token_is_nobodys(token: str, address: str, tmp_path: Path) -> None:
     async with connect(address, tmp_path, token) as store:
         with pytest.raises(StoreError) as raised:

@@ -1,0 +1,77 @@
+-- Who may touch what, applied after every migration, so that no table and no function that was added or replaced is left out.
+
+-- name: create_roles
+-- Roles belong to the whole server, and several databases may be migrated at once.
+DO $$
+DECLARE name text;
+BEGIN
+  FOREACH name IN ARRAY ARRAY['tenure_app', 'tenure_scheduler', 'tenure_governance', 'tenure_metrics'] LOOP
+    BEGIN
+      IF to_regrole(name) IS NULL THEN
+        EXECUTE format('CREATE ROLE %I NOLOGIN NOINHERIT', name);
+      END IF;
+    EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL;
+    END;
+    IF NOT pg_has_role(current_user, name, 'MEMBER') THEN
+      EXECUTE format('GRANT %I TO CURRENT_USER', name);
+    END IF;
+  END LOOP;
+END $$
+
+-- name: grant_rights
+-- `tenure_app` is the store: what is written once is never changed by it, what is kept as proof is never deleted.
+-- `tenure_scheduler` is what looks for work among all tenants, `tenure_governance` what takes away what is over, both as the
+-- owners of functions. `tenure_metrics` counts: it sees no content.
+DO $$
+BEGIN
+  REVOKE ALL ON SCHEMA tenure FROM PUBLIC;
+  REVOKE ALL ON ALL TABLES IN SCHEMA tenure FROM PUBLIC, tenure_app, tenure_scheduler, tenure_governance, tenure_metrics;
+  REVOKE ALL ON ALL FUNCTIONS IN SCHEMA tenure FROM PUBLIC;
+  GRANT USAGE ON SCHEMA tenure TO tenure_app, tenure_scheduler, tenure_governance, tenure_metrics;
+  GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA tenure TO tenure_app, tenure_scheduler, tenure_governance;
+  GRANT EXECUTE ON FUNCTION tenure.task_now() TO tenure_metrics;
+  GRANT USAGE ON SEQUENCE tenure.turn TO tenure_app, tenure_scheduler, tenure_governance;
+  GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA tenure TO tenure_app, tenure_scheduler, tenure_governance;
+  REVOKE DELETE ON tenure.task, tenure.task_state, tenure.history, tenure.checkpoint, tenure.outcome, tenure.tombstone,
+    tenure.budget_fact, tenure.redrive, tenure.epoch, tenure.tenant FROM tenure_app, tenure_scheduler;
+  REVOKE UPDATE ON tenure.history, tenure.checkpoint, tenure.outcome, tenure.tombstone, tenure.budget_fact, tenure.redrive,
+    tenure.epoch FROM tenure_app, tenure_scheduler, tenure_governance;
+  REVOKE INSERT ON tenure.tombstone, tenure.redrive, tenure.epoch FROM tenure_app, tenure_scheduler;
+  GRANT SELECT ON tenure.tenant, tenure.lane, tenure.task_state, tenure.budget, tenure.reservation, tenure.audit,
+    tenure.budget_audit TO tenure_metrics;
+END $$
+
+-- name: guard_rows
+-- Rows are there for whoever named their tenant.
+DO $$
+DECLARE t regclass;
+BEGIN
+  FOR t IN SELECT a.attrelid FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
+           WHERE c.relnamespace = 'tenure'::regnamespace AND c.relkind = 'r' AND a.attname = 'tenant_id'
+             AND NOT c.relforcerowsecurity LOOP
+    EXECUTE format('ALTER TABLE %s ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY', t);
+    EXECUTE format('CREATE POLICY named ON %s TO tenure_app, tenure_governance USING ((SELECT tenure.allowed()) ? tenant_id)', t);
+    EXECUTE format('CREATE POLICY all_of_them ON %s TO tenure_scheduler, tenure_metrics USING (true)', t);
+  END LOOP;
+END $$
+
+-- name: own_functions
+-- The functions that need more than the store has. To own a function, a role must be able to create in its schema.
+DO $$
+DECLARE f regprocedure; owner text;
+BEGIN
+  GRANT CREATE ON SCHEMA tenure TO tenure_scheduler, tenure_governance;
+  FOR f, owner IN
+    SELECT p.oid, o.owner FROM pg_proc p JOIN (VALUES
+      ('claim_tasks', 'tenure_scheduler'), ('promote_due', 'tenure_scheduler'), ('meter_budget_facts', 'tenure_scheduler'),
+      ('remove_tasks', 'tenure_governance'), ('redrive_tasks', 'tenure_governance'), ('compact_budget_facts', 'tenure_governance')
+    ) o(name, owner) ON o.name = p.proname WHERE p.pronamespace = 'tenure'::regnamespace LOOP
+    EXECUTE format('ALTER FUNCTION %s SECURITY DEFINER', f);
+    EXECUTE format('ALTER FUNCTION %s OWNER TO %I', f, owner);
+  END LOOP;
+  REVOKE CREATE ON SCHEMA tenure FROM tenure_scheduler, tenure_governance;
+END $$
+
+-- name: is_member
+-- Whether who asks may act as the store.
+SELECT pg_has_role(current_user, 'tenure_app', 'MEMBER') AS member
