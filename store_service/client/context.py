@@ -117,12 +117,14 @@ class Context(TaskFacts):
         wake = await self._wait(name or signal_name, waits.new_signal_wait(signal_name, timeout))
         return waits.read_signal(signal_name, wake)
 
-    async def ask(self, name: str, message: str, schema: Mapping[str, Any], *, timeout: float | None = None) -> Answer:
-        """Asks a person by a form, whose answer's content keeps to `schema`; see Form. Raises InputTimeout.
+    async def ask(
+        self, name: str, message: str, schema: Mapping[str, Any], *, timeout: float | None = None, approval: bool = False
+    ) -> Answer:
+        """Asks a person by a form, whose answer's content keeps to `schema`; see Form, also for approvals. Raises InputTimeout.
 
         As every question, it fails the task with -32021 when the client did not declare its kind: see `client.can`.
         """
-        return await self._ask_one(name, Form(message, schema), timeout)
+        return await self._ask_one(name, Form(message, schema, approval), timeout)
 
     async def ask_url(self, name: str, message: str, url: str, *, timeout: float | None = None) -> Answer:
         """Asks a person to open a page. Raises InputTimeout."""

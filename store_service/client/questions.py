@@ -11,6 +11,9 @@ from store_service.client.outcomes import INTERNAL_ERROR, ProtocolError
 MISSING_CAPABILITY: Final = -32021
 """The JSON-RPC code of a question of a kind that the client did not declare."""
 
+APPROVAL: Final = "dev.tenure/approval"
+"""The member of a form's `_meta` that makes it an approval. The bridge's README documents it."""
+
 Capability = tuple[str, ...]
 A_co = TypeVar("A_co", covariant=True)
 
@@ -77,11 +80,16 @@ class Question(ABC, Generic[A_co]):
 
 @dataclass(frozen=True, slots=True)
 class Form(Question[Answer]):
-    """A form for a person. `schema` is a JSON Schema: an object whose properties are plain values, without nesting."""
+    """A form for a person. `schema` is a JSON Schema: an object whose properties are plain values, without nesting.
+
+    One that is an `approval` is answered by the role that the tool's route names for that, not by the caller, whose client
+    need not show forms then; where the route names none it is the caller's, as any other.
+    """
 
     method: ClassVar[str] = "elicitation/create"
     message: str
     schema: Mapping[str, Any]
+    approval: bool = False
 
     def __post_init__(self) -> None:
         properties = self.schema.get("properties")
@@ -92,10 +100,11 @@ class Form(Question[Answer]):
                 raise ValueError(f"property {name!r} of a form must have a type of {', '.join(_PRIMITIVES)}")
 
     def params(self) -> dict[str, Any]:  # noqa: D102 (as in Question, here and below)
-        return {"mode": "form", "message": self.message, "requestedSchema": self.schema}
+        params = {"mode": "form", "message": self.message, "requestedSchema": self.schema}
+        return {**params, "_meta": {APPROVAL: True}} if self.approval else params
 
     def needs(self) -> list[Capability]:  # noqa: D102
-        return [("elicitation", "form")]
+        return [] if self.approval else [("elicitation", "form")]
 
     def read(self, response: dict[str, Any]) -> Answer:  # noqa: D102
         return _read_answer(response)

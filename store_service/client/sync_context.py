@@ -87,9 +87,11 @@ class SyncContext(TaskFacts):
         wake = self._wait(name or signal_name, waits.new_signal_wait(signal_name, timeout))
         return waits.read_signal(signal_name, wake)
 
-    def ask(self, name: str, message: str, schema: Mapping[str, Any], *, timeout: float | None = None) -> Answer:
+    def ask(
+        self, name: str, message: str, schema: Mapping[str, Any], *, timeout: float | None = None, approval: bool = False
+    ) -> Answer:
         """Asks a person by a form. See `Context.ask`."""
-        return self._ask_one(name, Form(message, schema), timeout)
+        return self._ask_one(name, Form(message, schema, approval), timeout)
 
     def ask_url(self, name: str, message: str, url: str, *, timeout: float | None = None) -> Answer:
         """Asks a person to open a page. See `Context.ask_url`."""

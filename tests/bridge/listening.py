@@ -70,6 +70,7 @@ async def listening(
     request_id: Any = 1,
     capabilities: Any = None,
     receive_bytes: int | None = None,
+    token: str | None = None,
     **notifications: Any,
 ) -> AsyncIterator[Stream]:
     """Asks to be told of these, and is left at the end. The header of the answer is read."""
@@ -81,6 +82,8 @@ async def listening(
     params = {"notifications": wanted, "_meta": meta(TASKS if capabilities is None else capabilities)}
     body = json.dumps({"jsonrpc": "2.0", "id": request_id, "method": "subscriptions/listen", "params": params}).encode()
     headers = headers_for("subscriptions/listen", Host=f"127.0.0.1:{port}", Content_Length=str(len(body)))
+    if token is not None:
+        headers["Authorization"] = f"Bearer {token}"
     connection = socket.socket()
     connection.setblocking(False)
     if receive_bytes is not None:

@@ -136,6 +136,7 @@ async def until(condition: Callable[[], Awaitable[bool]]) -> None:
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.row("H27", "T10")
 @pytest.mark.must("S-02", "S-03", "S-07", "T-28", "T-29", "H-12")
 async def test_the_acknowledgement_is_first_then_what_stands_then_each_change_then_the_end(
     user: Client, store: Stubs, bridge: Bridge
@@ -189,6 +190,7 @@ async def test_each_task_leaves_after_its_end_and_the_last_one_ends_the_stream(
         assert is_end(last)
 
 
+@pytest.mark.row("H27")
 @pytest.mark.must("S-05", "B-35")
 @pytest.mark.parametrize("request_id", [0, 7, "", "0", "é" * 20, -(2**53)])
 async def test_every_frame_carries_the_requests_id_with_its_type(
@@ -203,6 +205,7 @@ async def test_every_frame_carries_the_requests_id_with_its_type(
         assert is_end(last, request_id)
 
 
+@pytest.mark.row("H27")
 @pytest.mark.must("S-04")
 async def test_only_what_was_asked_for_is_agreed_to_and_an_empty_agreement_ends_at_once(bridge: Bridge) -> None:
     unknown: dict[str, Any] = {
@@ -223,6 +226,7 @@ async def test_only_what_was_asked_for_is_agreed_to_and_an_empty_agreement_ends_
         assert is_end(last)
 
 
+@pytest.mark.row("T4", "T5")
 async def test_ids_without_a_task_that_may_be_read_are_agreed_to_and_leave_in_silence(
     user: Client, store: Stubs, bridge: Bridge, clock: Clock
 ) -> None:
@@ -264,6 +268,7 @@ async def test_a_wrong_filter_is_refused_before_the_stream(user: Client, notific
     assert (answer.status, answer.code, answer.headers["Content-Type"]) == (400, -32602, "application/json")
 
 
+@pytest.mark.row("T13")
 async def test_a_hundred_tasks_may_be_listened_to(bridge: Bridge) -> None:
     ids = [str(uuid4()) for _ in range(100)]
     async with listening(bridge.port, *ids) as stream:
@@ -272,6 +277,7 @@ async def test_a_hundred_tasks_may_be_listened_to(bridge: Bridge) -> None:
         assert is_end(last)
 
 
+@pytest.mark.row("H14")
 @pytest.mark.must("T-27", "T-41")
 @pytest.mark.parametrize("ids", [[], ["x"], [str(uuid4())]])
 async def test_tasks_without_the_extension_are_refused_before_the_stream(user: Client, ids: list[str]) -> None:
@@ -292,6 +298,7 @@ async def test_a_client_that_takes_no_stream_cannot_listen(user: Client) -> None
         assert answer.headers["Cache-Control"] == "no-store"
 
 
+@pytest.mark.row("H26")
 async def test_what_the_client_cannot_answer_is_not_shown_and_the_task_goes_on(
     user: Client, store: Stubs, bridge: Bridge
 ) -> None:
@@ -307,6 +314,7 @@ async def test_what_the_client_cannot_answer_is_not_shown_and_the_task_goes_on(
         assert (await told(stream))["status"] == "cancelled"
 
 
+@pytest.mark.row("T13")
 async def test_a_principal_has_so_many_streams_and_no_more(store: Stubs, routes: Path) -> None:
     async with (
         serving(store.address, routes, streams_per_principal=2) as bridge,
@@ -330,6 +338,7 @@ async def test_a_principal_has_so_many_streams_and_no_more(store: Stubs, routes:
             await acknowledged(again)
 
 
+@pytest.mark.row("T13")
 async def test_a_bridge_has_so_many_streams_and_no_more(store: Stubs, routes: Path) -> None:
     async with (
         serving(store.address, routes, most_streams=1) as bridge,
@@ -419,6 +428,7 @@ async def test_a_large_result_is_told_whole(user: Client, store: Stubs, bridge: 
     assert is_end(answer.events[2])
 
 
+@pytest.mark.row("H18")
 async def test_a_reader_that_reads_nothing_is_given_up(
     user: Client, store: Stubs, bridge: Bridge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -433,6 +443,7 @@ async def test_a_reader_that_reads_nothing_is_given_up(
         await until(is_gone)
 
 
+@pytest.mark.row("H18")
 @pytest.mark.must("H-14")
 async def test_silence_is_filled_with_comments(bridge: Bridge, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mcp_bridge.stream.KEEP_ALIVE_SECONDS", 0.01)
@@ -441,6 +452,7 @@ async def test_silence_is_filled_with_comments(bridge: Bridge, monkeypatch: pyte
         assert [await stream.comment() for _ in range(3)] == [b": keep-alive"] * 3
 
 
+@pytest.mark.row("H27")
 @pytest.mark.must("S-07", "C-02")
 async def test_a_bridge_that_stops_answers_each_request_and_then_closes(store: Stubs, routes: Path) -> None:
     async with serving(store.address, routes) as bridge, aiohttp.ClientSession() as session, AsyncExitStack() as open_streams:
@@ -499,6 +511,7 @@ async def test_a_store_that_is_away_at_first_is_silence_and_then_what_stands(dsn
     await second.stop()
 
 
+@pytest.mark.row("T2")
 async def test_any_bridge_tells_of_any_task(user: Client, store: Stubs, bridge: Bridge, routes: Path) -> None:
     async with serving(store.address, routes) as other:
         task_id = await create(user)
@@ -524,6 +537,7 @@ def access_until(expires_at: float) -> Callable[[str], Authenticate]:
     return access
 
 
+@pytest.mark.row("A13")
 async def test_a_stream_ends_with_the_token_that_it_was_opened_with(
     store: Stubs, routes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -534,6 +548,7 @@ async def test_a_stream_ends_with_the_token_that_it_was_opened_with(
         assert is_end(last)
 
 
+@pytest.mark.row("A13")
 async def test_no_snapshot_is_told_after_the_end_of_the_token(
     store: Stubs, routes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
