@@ -18,6 +18,7 @@ export npm_config_cache := $(CURDIR)/.tenure/cache/npm
 STUBS_TOOLS := golang-go protoc-gen-go-1-5 protoc-gen-go-grpc golang-google-grpc-dev golang-google-genproto-dev \
   golang-google-protobuf-dev golang-github-golang-protobuf-1-5-dev protobuf-compiler protobuf-compiler-grpc-java-plugin \
   default-jdk-headless libgrpc-java libprotobuf-java libnetty-java libperfmark-java libgeronimo-annotation-1.3-spec-java
+ADVISORIES ?= https://api.osv.dev/
 SOURCES := store_service mcp_bridge tests proto/generate.py
 
 .PHONY: help
@@ -59,6 +60,16 @@ interleaving: install ## race every pair of the store's operations (six minutes)
 .PHONY: disclosure
 disclosure: install ## time 2,000 answers of each kind that must not differ (ten minutes)
 	@SECURITY_SAMPLES=2000 $(BIN)/pytest -s -q tests/security/test_disclosure.py $(ARGS)
+
+.PHONY: audit
+audit: install ## look up what is installed: licences, known faults (asks OSV; ADVISORIES=url)
+	@$(BIN)/python -m tests.security.supply_chain
+	@$(BIN)/uv audit --frozen --preview-features audit-command --service-url $(ADVISORIES) || { \
+	  test $$? -eq 1 || echo "make audit: the known faults could not be read from $(ADVISORIES): nothing is known of them" >&2; exit 1; }
+
+.PHONY: sbom
+sbom: install ## list what is installed, as CycloneDX, in dist/
+	@$(BIN)/python -m tests.security.supply_chain sbom
 
 .PHONY: fmt
 fmt: install ## format and mend what can be mended
