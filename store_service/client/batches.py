@@ -4,6 +4,7 @@ There is no timer that holds anything back: who is alone goes out at once, in a 
 """
 
 import asyncio
+import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -156,6 +157,9 @@ class Batcher(Generic[Request, Response]):
         self._wait_seconds = metrics.wait_seconds.labels(name)
         self._waiting: _Waiting[Request, Response] = _Waiting()
         self._calls: set[_Call] = set()
+        self._unanswered: dict[_Item[Request, Response], None] = {}
+        self._expiry: asyncio.TimerHandle | None = None
+        self._expires_at = math.inf
         self._is_sending_soon = False
         self._is_closed = False
 
@@ -175,17 +179,23 @@ class Batcher(Generic[Request, Response]):
         tenant_id = self._together.tenant_of(request)
         item = _Item(request, tenant_id, request.ByteSize(), answer, asked_at=now, ends_at=now + timeout)
         self._waiting.add(item)
-        self._send_soon(loop)
-        expiry = loop.call_later(timeout, _expire, item)
+        self._unanswered[item] = None
+        if item.ends_at < self._expires_at:
+            self._expire_at(loop, item.ends_at)
+        if not self._is_sending_soon:  # in this very turn of the event loop, after whoever else asks in it
+            self._is_sending_soon = True
+            loop.call_soon(self._send)
         try:
             return await answer
         finally:
-            expiry.cancel()
+            del self._unanswered[item]
             self._leave(item)
 
     def close(self) -> None:
         """Ends what waits and what is under way with an error."""
         self._is_closed = True
+        if self._expiry is not None:
+            self._expiry.cancel()
         for queue in self._waiting.tenants.values():
             for item in queue:
                 _answer(item, _given_up())
@@ -202,11 +212,24 @@ class Batcher(Generic[Request, Response]):
         if not call.interested and call.task is not None:
             call.task.cancel()  # nothing, if it is done
 
-    def _send_soon(self, loop: asyncio.AbstractEventLoop) -> None:
-        """In this very turn of the event loop, after whoever else asks in it."""
-        if not self._is_sending_soon:
-            self._is_sending_soon = True
-            loop.call_soon(self._send)
+    def _expire_at(self, loop: asyncio.AbstractEventLoop, ends_at: float) -> None:
+        """One timer for all: a timer for each would cost more than its item."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+        self._expires_at = ends_at
+        self._expiry = loop.call_later(max(0.0, ends_at - time.monotonic()), self._expire, loop)
+
+    def _expire(self, loop: asyncio.AbstractEventLoop) -> None:
+        now = time.monotonic()
+        left = math.inf
+        for item in self._unanswered:
+            if item.ends_at <= now:
+                _answer(item, StoreError("the store did not answer in time", code=grpc.StatusCode.DEADLINE_EXCEEDED))
+            else:
+                left = min(left, item.ends_at)
+        self._expiry, self._expires_at = None, math.inf
+        if left < math.inf:
+            self._expire_at(loop, left)
 
     def _send(self) -> None:
         self._is_sending_soon = False
@@ -280,7 +303,3 @@ def _answer(item: _Item[Any, Response], answer: Response | StoreError) -> None:
         item.answer.set_exception(answer)
     else:
         item.answer.set_result(answer)
-
-
-def _expire(item: _Item[Any, Any]) -> None:
-    _answer(item, StoreError("the store did not answer in time", code=grpc.StatusCode.DEADLINE_EXCEEDED))

@@ -50,23 +50,29 @@ async def call(
     Raises StoreError.
     """
     started = time.monotonic()
+    try:
+        return await method(request, timeout=_longest_try(timeout_seconds, allowed_seconds))
+    except grpc.RpcError as error:
+        first = from_rpc_error(error)
+    except StoreError as error:
+        first = error
+    if not first.is_transient:
+        raise first from None
     deadline = started + timeout_seconds
 
     async def attempt() -> Response:
-        remaining = deadline - time.monotonic()
-        longest = min(remaining, max(_SHORTEST_TRY_SECONDS, remaining / 2))
-        if allowed_seconds is not None:
-            longest = min(longest, allowed_seconds())
-        return await call_once(method, request, timeout_seconds=max(longest, 0.0))
+        longest = _longest_try(deadline - time.monotonic(), allowed_seconds)
+        return await call_once(method, request, timeout_seconds=longest)
 
-    try:
-        return await attempt()  # what is needed to repeat it costs more than the call
-    except StoreError as error:
-        if not error.is_transient:
-            raise
-        first = error
     until = deadline if retry_seconds is None else min(deadline, started + retry_seconds)
     return await _repeat(attempt, first, until, allowed_seconds)
+
+
+def _longest_try(remaining_seconds: float, allowed_seconds: Callable[[], float] | None) -> float:
+    longest = min(remaining_seconds, max(_SHORTEST_TRY_SECONDS, remaining_seconds / 2))
+    if allowed_seconds is not None:
+        longest = min(longest, allowed_seconds())
+    return max(longest, 0.0)
 
 
 async def _repeat(
@@ -75,7 +81,7 @@ async def _repeat(
     until: float,
     allowed_seconds: Callable[[], float] | None,
 ) -> Response:
-    """Tries again after a `first` failure, beginning none after `until`."""
+    """Tries again after a `first` failure, beginning none after `until`. Apart from the first try, which costs a tenth."""
     failed: list[StoreError] = [first]
 
     async def next_attempt() -> Response:

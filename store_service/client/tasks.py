@@ -94,11 +94,11 @@ class TaskStore:
         self, request: tasks_pb2.CreateTaskRequest, *, timeout_seconds: float = 10
     ) -> tasks_pb2.CreateTaskResponse:
         """Creates one task, or finds the one that the same request id created before."""
-        return await self._call(self._create_task, request, timeout_seconds)
+        return await call(self._create_task, request, timeout_seconds=timeout_seconds, retry_seconds=self._retry_seconds)
 
     async def get_task(self, request: tasks_pb2.GetTaskRequest, *, timeout_seconds: float = 10) -> types_pb2.Task:
         """Reads one task as it stands."""
-        return await self._call(self._get_task, request, timeout_seconds)
+        return await call(self._get_task, request, timeout_seconds=timeout_seconds, retry_seconds=self._retry_seconds)
 
     async def find_task(self, request: tasks_pb2.FindTaskRequest, *, timeout_seconds: float = 10) -> types_pb2.Task:
         """Reads the task that was created last under a reference."""
