@@ -23,6 +23,10 @@ class ChoreRows:
         """Forgets what workers took long ago."""
         await self._database.write(self._queries["forget_claims"], older_than_ms, limit)
 
+    async def queue_figures(self, lanes: int) -> asyncpg.Record:
+        """How much work there is. Columns: ready, leased, other, oldest_ready_ms."""
+        return (await self._database.read(self._queries["queue_figures"], lanes))[0]
+
     async def ping(self) -> None:
         """Asks the database for an answer."""
         await self._database.read(self._queries["ping"])

@@ -9,6 +9,10 @@ SELECT tenant_id, task_id, event, worker_id, opened FROM tenure.promote_due($1, 
 DELETE FROM tenure.worker_claim WHERE worker_id IN (
   SELECT worker_id FROM tenure.worker_claim WHERE claimed_at < (SELECT tenure.task_now()) - $1::bigint * interval '1 ms' LIMIT $2)
 
+-- name: queue_figures
+-- $1 most lanes whose head is looked at
+SELECT ready, leased, other, oldest_ready_ms FROM tenure.queue_figures($1)
+
 -- name: ping
 SELECT 1 AS one
 

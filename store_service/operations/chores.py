@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 import structlog
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from store_service.db.chores import ChoreRows
 from store_service.db.wakeups import Wakeups
@@ -18,6 +18,8 @@ PROMOTE_SECONDS: Final = 1.0
 PING_SECONDS: Final = 1.0
 ANSWER_SECONDS: Final = 4.0
 TIDY_SECONDS: Final = 60.0
+LOOK_SECONDS: Final = 10.0
+LOOK_LANES: Final = 1_000
 TIDY_BATCH: Final = 1_000
 CLAIM_MEMORY_MS: Final = 3_600_000
 _VISIBLE: Final = frozenset({"CANCELLED", "FAILED", "LEASE_EXPIRED", "CANCEL_REQUESTED", "WOKEN"})
@@ -42,6 +44,12 @@ class Chores:
         self._cancel_grace_ms = cancel_grace_ms
         self._max_crashes = max_crashes
         self._due = Counter("tenure_store_due", "What fell due, by what became of it.", ["event"], registry=registry)
+        self._tasks = Gauge(
+            "tenure_store_tasks", "Unfinished tasks of all tenants, by where they stand.", ["state"], registry=registry
+        )
+        self._oldest = Gauge(
+            "tenure_store_oldest_ready_seconds", "Since when the oldest task could have been taken.", registry=registry
+        )
         self._loops: list[asyncio.Task[None]] = []
         self._answered_at = -ANSWER_SECONDS
 
@@ -69,6 +77,7 @@ class Chores:
             asyncio.create_task(_repeat(PING_SECONDS, self._ping), name="ping"),
             asyncio.create_task(_repeat(PROMOTE_SECONDS, self._promote_all), name="promote"),
             asyncio.create_task(_repeat(TIDY_SECONDS, self._tidy), name="tidy"),
+            asyncio.create_task(_repeat(LOOK_SECONDS, self.look_at_queue), name="look"),
             asyncio.create_task(_repeat(METER_SECONDS, self._figures.record_facts), name="meter"),
         ]
 
@@ -86,6 +95,13 @@ class Chores:
     async def _promote_all(self) -> None:
         while await self.promote_due() == PROMOTE_BATCH:
             pass
+
+    async def look_at_queue(self) -> None:
+        """Takes a sample of how much work there is. Every store sees the same."""
+        row = await self._rows.queue_figures(LOOK_LANES)
+        for state, count in (("ready", row["ready"]), ("leased", row["leased"]), ("other", row["other"])):
+            self._tasks.labels(state).set(count)
+        self._oldest.set(row["oldest_ready_ms"] / 1000)
 
     async def _tidy(self) -> None:
         await self._rows.forget_claims(CLAIM_MEMORY_MS, TIDY_BATCH)

@@ -1,0 +1,34 @@
+"""How much work there is, as graphs and autoscalers see it."""
+
+import re
+import urllib.request
+
+import asyncpg
+
+from store_service.operations import chores
+from tests.conftest import Clock, Stubs
+from tests.store.builders import claim, create, until
+
+
+def figures(stubs: Stubs) -> dict[str, float]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{stubs.admin_port}/metrics", timeout=5) as answer:
+        text = answer.read().decode()
+    return {name: float(value) for name, value in re.findall(r"^(tenure_store_(?:tasks|oldest)\S*) (\S+)$", text, re.MULTILINE)}
+
+
+async def test_the_queue_is_counted_and_its_oldest_task_is_timed(
+    store: Stubs, clock: Clock, database: asyncpg.Connection
+) -> None:
+    for tenant_id in ("acme", "globex"):
+        for _ in range(2):
+            await create(store, tenant_id=tenant_id)
+    await store.leases.LeaseTasks(claim(tenant_ids=["acme"], limit=1))
+    await clock.advance(seconds=20)
+    row = await database.fetchrow("SELECT * FROM tenure.queue_figures($1)", chores.LOOK_LANES)
+    assert (row["ready"], row["leased"], row["other"]) == (3, 1, 0)
+    assert 20_000 <= row["oldest_ready_ms"] < 80_000
+
+    async def are_told() -> bool:
+        return figures(store).get('tenure_store_tasks{state="ready"}') is not None
+
+    await until(are_told, "a sample was taken")
