@@ -113,6 +113,20 @@ stubs: install ## write stubs for TypeScript, Go and Java into proto/stubs
 stubs-test: install ## let workers in TypeScript, Go and Java do real tasks
 	@$(BIN)/pytest tests/polyglot $(ARGS)
 
+# Its tools do not go with ours, so they have an environment of their own.
+K8S_TOOLS := .tenure/k8s-tools
+$(K8S_TOOLS)/.installed: tests/k8s/requirements.txt | install
+	@$(BIN)/uv venv --quiet --clear $(K8S_TOOLS)
+	@$(BIN)/uv pip sync --quiet --require-hashes --python $(K8S_TOOLS)/bin/python tests/k8s/requirements.txt
+	@touch $@
+
+.PHONY: k8s-check
+k8s-check: $(K8S_TOOLS)/.installed ## render the overlays of k8s/ and hold them to Kubernetes' schemas, checkov's rules and ours
+	@PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 $(K8S_TOOLS)/bin/pytest -c tests/k8s/pytest.ini tests/k8s $(ARGS)
+	@for overlay in k8s/overlays/*; do echo "checkov: $$overlay"; \
+	$(K8S_TOOLS)/bin/kubectl kustomize $$overlay > $(K8S_TOOLS)/rendered.yaml; \
+	$(K8S_TOOLS)/bin/checkov --config-file tests/k8s/checkov.yaml -f $(K8S_TOOLS)/rendered.yaml; done
+
 .PHONY: check
 check: lint typecheck proto-check proto-breaking ## all that needs no services
 

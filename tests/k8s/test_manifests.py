@@ -1,0 +1,172 @@
+"""What every overlay keeps to, whatever is changed in it."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import kubernetes_validate
+import pytest
+from cloudcoil.models.cert_manager import v1 as cert_manager
+from cloudcoil.models.keda import v1alpha1 as keda
+from cloudcoil.models.prometheus_operator import v1 as prometheus
+
+from tests.k8s.conftest import K8S, Resource, render
+
+VERSIONS = ("1.32.0", "1.37.0")
+"""The oldest Kubernetes that is still supported, and the newest."""
+MODELS = {
+    ("cert-manager.io/v1", "Certificate"): cert_manager.Certificate,
+    ("cert-manager.io/v1", "Issuer"): cert_manager.Issuer,
+    ("keda.sh/v1alpha1", "ScaledObject"): keda.ScaledObject,
+    ("monitoring.coreos.com/v1", "ServiceMonitor"): prometheus.ServiceMonitor,
+    ("monitoring.coreos.com/v1", "PodMonitor"): prometheus.PodMonitor,
+    ("monitoring.coreos.com/v1", "PrometheusRule"): prometheus.PrometheusRule,
+}
+WITHOUT_MODEL = {("postgresql.cnpg.io/v1", "Cluster"), ("gateway.networking.k8s.io/v1", "HTTPRoute")}
+"""Custom resources of which no package has a model."""
+OURS = re.compile(r"tenure-(store|bridge|worker|migrate)")
+
+
+def named(resource: Resource) -> str:
+    return f"{resource['kind']}/{resource['metadata']['name']}"
+
+
+def is_custom(resource: Resource) -> bool:
+    group = resource["apiVersion"].rpartition("/")[0]
+    return ("." in group and not group.endswith(".k8s.io")) or resource["kind"] == "HTTPRoute"
+
+
+def pods(resources: tuple[Resource, ...]) -> Iterator[tuple[str, Any, Any]]:
+    """Name, pod template and pod spec of whatever runs pods."""
+    for resource in resources:
+        if template := resource.get("spec", {}).get("template"):
+            yield named(resource), template, template["spec"]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_resource_is_one_of_kubernetes_to_the_letter(resources: tuple[Resource, ...], version: str) -> None:
+    for resource in resources:
+        if not is_custom(resource):
+            kubernetes_validate.validate(dict(resource), version, strict=True)
+
+
+def test_every_custom_resource_is_as_its_model_says(resources: tuple[Resource, ...]) -> None:
+    for resource in resources:
+        if is_custom(resource):
+            kind = resource["apiVersion"], resource["kind"]
+            assert kind in MODELS or kind in WITHOUT_MODEL, kind
+            if kind in MODELS:
+                model = MODELS[kind].model_validate(resource)
+                again = model.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_unset=True)
+                assert again["spec"] == resource["spec"], f"{named(resource)} has what its model does not know"
+
+
+def test_pods_run_without_rights_that_they_do_not_need(resources: tuple[Resource, ...]) -> None:
+    for name, _, spec in pods(resources):
+        assert spec["automountServiceAccountToken"] is False, name
+        assert spec["securityContext"]["runAsNonRoot"] is True, name
+        assert spec["securityContext"]["runAsUser"] > 0, name
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}, name
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys(), name
+        for container in spec["containers"]:
+            context = container["securityContext"]
+            assert context["allowPrivilegeEscalation"] is False, name
+            assert context["readOnlyRootFilesystem"] is True, name
+            assert context["capabilities"] == {"drop": ["ALL"]}, name
+            assert "memory" in container["resources"]["limits"], name
+            assert {"cpu", "memory"} <= container["resources"]["requests"].keys(), name
+        assert not [volume for volume in spec.get("volumes", ()) if "hostPath" in volume], name
+
+
+def test_service_links_set_no_variables_of_ours(resources: tuple[Resource, ...]) -> None:
+    for name, _, spec in pods(resources):
+        assert spec["enableServiceLinks"] is False, f"{name}: a Service tenure-store would set TENURE_STORE_PORT"
+
+
+def test_liveness_asks_nobody_else(resources: tuple[Resource, ...]) -> None:
+    for name, _, spec in pods(resources):
+        for container in spec["containers"]:
+            if OURS.search(name) and "migrate" not in name:
+                assert container["livenessProbe"]["httpGet"]["path"] == "/livez", name
+                assert container["readinessProbe"]["httpGet"]["path"] == "/readyz", name
+
+
+def test_the_grace_is_longer_than_the_drain(resources: tuple[Resource, ...]) -> None:
+    for name, _, spec in pods(resources):
+        variables = {one["name"]: one.get("value", "") for one in spec["containers"][0].get("env", ())}
+        drain = sum(float(value) for key, value in variables.items() if "_DRAIN_" in key)
+        assert spec.get("terminationGracePeriodSeconds", 30) > drain, name
+
+
+def test_secrets_are_named_and_never_written(resources: tuple[Resource, ...], overlay: str) -> None:
+    for name, _, spec in pods(resources):
+        for container in spec["containers"]:
+            for one in container.get("env", ()):
+                if re.search(r"DSN|PASSWORD|KEYS$|TOKEN$", one["name"]):
+                    assert "secretKeyRef" in one.get("valueFrom", {}), f"{name} {one['name']}"
+    if overlay == "production":
+        assert not [named(resource) for resource in resources if resource["kind"] == "Secret"]
+
+
+def test_nothing_is_reached_but_what_is_named(resources: tuple[Resource, ...]) -> None:
+    policies = {each["metadata"]["name"]: each["spec"] for each in resources if each["kind"] == "NetworkPolicy"}
+    default = policies["tenure-default"]
+    assert default["podSelector"] == {}
+    assert sorted(default["policyTypes"]) == ["Egress", "Ingress"]
+    assert "ingress" not in default
+    for name, policy in policies.items():
+        assert all("from" in rule for rule in policy.get("ingress", ())), name
+
+
+def test_every_selector_finds_its_pods(resources: tuple[Resource, ...]) -> None:
+    labels = [template["metadata"]["labels"] for _, template, _ in pods(resources)]
+    for resource in resources:
+        selector = resource.get("spec", {}).get("selector", {})
+        wanted = selector.get("matchLabels", selector) if isinstance(selector, dict) else {}
+        if resource["kind"] in ("Service", "Deployment", "PodDisruptionBudget") and wanted:
+            assert any(wanted.items() <= have.items() for have in labels), named(resource)
+
+
+def test_every_config_and_claim_that_a_pod_mounts_is_there_or_is_told(resources: tuple[Resource, ...]) -> None:
+    there = {named(resource) for resource in resources}
+    told = (K8S / "README.md").read_text()
+    for resource in resources:
+        if resource["kind"] == "Certificate":
+            there.add(f"Secret/{resource['spec']['secretName']}")
+    for name, _, spec in pods(resources):
+        wanted = set()
+        for volume in spec.get("volumes", ()):
+            if "configMap" in volume:
+                wanted.add(f"ConfigMap/{volume['configMap']['name']}")
+            if "secret" in volume:
+                wanted.add(f"Secret/{volume['secret']['secretName']}")
+        for container in spec["containers"]:
+            for one in container.get("env", ()):
+                if reference := one.get("valueFrom", {}).get("secretKeyRef"):
+                    wanted.add(f"Secret/{reference['name']}")
+        for each in wanted - there:
+            assert f"`{each.partition('/')[2]}`" in told, f"{name} needs {each}, and no one says so"
+
+
+def test_production_has_two_of_everything_spread_and_kept() -> None:
+    resources = render("production")
+    kept = {each["spec"]["selector"]["matchLabels"]["app.kubernetes.io/name"] for each in resources
+            if each["kind"] == "PodDisruptionBudget"}  # fmt: skip
+    for resource in resources:
+        if resource["kind"] == "Deployment":
+            assert resource["spec"]["replicas"] >= 2, named(resource)
+            assert resource["metadata"]["name"] in kept, named(resource)
+            if resource["metadata"]["name"] != "tenure-worker":
+                assert resource["spec"]["template"]["spec"]["topologySpreadConstraints"], named(resource)
+                assert resource["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"] == 0, named(resource)
+    (service,) = [each for each in resources if named(each) == "Service/tenure-store"]
+    assert service["spec"]["clusterIP"] == "None", "gRPC's clients must see every store"
+
+
+def test_every_alarm_has_its_entry_in_the_runbook() -> None:
+    (rules,) = [each for each in render("production") if each["kind"] == "PrometheusRule"]
+    told = (K8S / "README.md").read_text()
+    for group in rules["spec"]["groups"]:
+        for rule in group["rules"]:
+            assert f"### {rule['alert']}\n" in told, rule["alert"]
+            assert rule["annotations"]["runbook"] == f"k8s/README.md#{rule['alert'].lower()}"
