@@ -54,7 +54,7 @@ model: install ## hold the store against a pure model of its contract (MODEL_EXA
 	@$(BIN)/pytest tests/model $(ARGS)
 
 .PHONY: interleaving
-interleaving: install ## race every pair of the store's operations (six minutes)
+interleaving: install ## race every pair of the store's operations (ten minutes)
 	@INTERLEAVING=all $(BIN)/pytest tests/interleaving $(ARGS)
 
 .PHONY: disclosure
