@@ -1,4 +1,4 @@
-"""`tenure-bridge`, or `python -m mcp_bridge`: serve | check-config | dev-token."""
+"""`tenure-bridge`, or `python -m mcp_bridge`: serve | stdio | check-config | dev-token."""
 
 import argparse
 import asyncio
@@ -11,9 +11,10 @@ from pathlib import Path
 from mcp_bridge.access.config_files import ConfigFileError
 from mcp_bridge.access.issuers import load_issuers
 from mcp_bridge.access.routes_file import load_routes
-from mcp_bridge.app import Bridge
+from mcp_bridge.app import Bridge, StdioBridge
 from mcp_bridge.config import Config, ConfigError, check_development, read_config
 from mcp_bridge.development import NotForTrials, Trial, issue_token
+from mcp_bridge.lines import Lines, own_pipes
 from store_service.telemetry import configure_logs
 
 
@@ -24,6 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("serve", help="serve MCP until SIGTERM; TENURE_BRIDGE_ROUTES is required")
+    commands.add_parser("stdio", help="serve the host that starts it, over standard input and output")
     check = commands.add_parser("check-config", help="check a route file and tell everything that is wrong with it")
     check.add_argument("file", help="the route file")
     check.add_argument("--issuers", metavar="FILE", help="check an issuer file too, as a bridge on loopback would")
@@ -37,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _issue(options)
         config = read_config(os.environ)
         configure_logs(level=config.log_level, format="json" if config.log_format == "json" else "console")
-        return _run(_serve(config))
+        return _run(_serve_host(config) if options.command == "stdio" else _serve(config))
     except ConfigFileError as error:
         print(error, file=sys.stderr)
     except (ConfigError, NotForTrials, OSError) as error:
@@ -87,10 +89,7 @@ def _run(work: Coroutine[object, object, int]) -> int:
 
 
 async def _serve(config: Config) -> int:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    stop, loop = _stop_signal(), asyncio.get_running_loop()
     bridge = Bridge(config)
     if hasattr(signal, "SIGHUP"):  # not on Windows
         loop.add_signal_handler(signal.SIGHUP, bridge.reload_routes)
@@ -98,6 +97,20 @@ async def _serve(config: Config) -> int:
     await stop.wait()
     await bridge.stop()
     return 0
+
+
+async def _serve_host(config: Config) -> int:
+    source, sink = own_pipes()
+    await StdioBridge(config).serve(Lines(source, sink), _stop_signal())
+    return 0
+
+
+def _stop_signal() -> asyncio.Event:
+    """Set once the process is asked to end."""
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    return stop
 
 
 if __name__ == "__main__":

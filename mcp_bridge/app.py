@@ -1,12 +1,9 @@
 """The wiring of the bridge: what it is made of, how it starts, and how it stops."""
 
 import asyncio
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from importlib.metadata import version
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -15,30 +12,19 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
 from mcp_bridge.access.bearer import bearer_access
-from mcp_bridge.access.callers import Authenticate, development_access
-from mcp_bridge.access.config_files import ConfigFileError, read_file
+from mcp_bridge.access.callers import Authenticate, Caller, development_access, development_caller
 from mcp_bridge.access.hosts import Guard, is_loopback
 from mcp_bridge.access.issuers import Issuers, load_issuers
 from mcp_bridge.access.keys import Keys, reader
-from mcp_bridge.access.limits import Limiter
-from mcp_bridge.access.polls import Polls
 from mcp_bridge.access.proxies import Proxies, read_networks
 from mcp_bridge.access.resource import Resource
-from mcp_bridge.access.route_watch import RouteWatch
-from mcp_bridge.access.routes import CurrentRoutes, Routes
-from mcp_bridge.access.routes_file import parse_routes
 from mcp_bridge.access.tokens import Tokens
-from mcp_bridge.access.yaml_lines import Problem
-from mcp_bridge.config import Config, read_state_keys, store_tls
+from mcp_bridge.config import Config
 from mcp_bridge.connections import Server
-from mcp_bridge.dispatch import Dispatcher
+from mcp_bridge.core import Core, end_all, make_core
 from mcp_bridge.http import Endpoint
-from mcp_bridge.methods.held import HeldCalls
-from mcp_bridge.methods.listen import Subscriptions
-from mcp_bridge.methods.table import LEGACY_METHODS, METHODS, make_methods
-from mcp_bridge.metrics import Metrics
-from mcp_bridge.wire.results import Results
-from mcp_bridge.wire.state import KEY_BYTES, StateKeys
+from mcp_bridge.lines import Lines
+from mcp_bridge.stdio import Stdio
 from store_service.client import StoreError, TaskStore
 from store_service.telemetry import AdminServer
 
@@ -54,10 +40,7 @@ BACKLOG: Final = 1024
 class _Parts:
     """What a bridge is made of, once it is put together."""
 
-    store: TaskStore
-    held: HeldCalls
-    subscriptions: Subscriptions
-    routes: RouteWatch
+    core: Core
     endpoint: Endpoint
     runner: web.ServerRunner
     site: web.TCPSite
@@ -67,10 +50,8 @@ class _Parts:
     async def take_apart(self) -> None:
         """Closes what is open."""
         await self.runner.cleanup()
-        for task in self.background:
-            task.cancel()
-        await asyncio.gather(*self.background, return_exceptions=True)
-        await self.store.close()
+        await end_all(self.background)
+        await self.core.store.close()
 
 
 @dataclass(slots=True)
@@ -89,13 +70,7 @@ class Bridge:
     def __init__(self, config: Config, *, connect: Callable[[str], TaskStore] | None = None) -> None:
         self._config = config
         self._registry = CollectorRegistry()
-        self._connect = connect or partial(
-            TaskStore.connect,
-            tls=store_tls(config),
-            retry_seconds=config.store_retry_seconds,
-            batching=config.batching,
-            registry=self._registry,
-        )
+        self._connect = connect
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self._registry)
         self._admin = AdminServer(
@@ -124,7 +99,7 @@ class Bridge:
         """
         config = self._config
         issuers = load_issuers(config.issuers, on_loopback=is_loopback(config.host)) if config.issuers else None
-        parts = await self._put_together(read_file(config.routes), issuers)
+        parts = await self._put_together(issuers)
         try:
             await parts.site.start()
             self._admin.start()
@@ -138,7 +113,7 @@ class Bridge:
     def reload_routes(self) -> None:
         """Reads the route file again, soon. One that is wrong is logged, and changes nothing."""
         if self._parts is not None:
-            self._parts.routes.reload_soon()
+            self._parts.core.watch.reload_soon()
 
     async def stop(self) -> None:
         """Drains: says that it is not ready, waits for load balancers, ends subscriptions, lets calls end, answers those that
@@ -152,76 +127,36 @@ class Bridge:
         self._is_draining = True
         await asyncio.sleep(self._config.drain_pause_seconds)
         await parts.site.stop()
-        parts.subscriptions.drain()
+        parts.core.subscriptions.drain()
         await parts.endpoint.drain(self._config.drain_seconds)
-        parts.held.drain()
+        parts.core.held.drain()
         await parts.endpoint.drain(FAREWELL_SECONDS)
         await parts.take_apart()
         self._admin.stop()
         structlog.get_logger().info("bridge_stopped")
 
-    async def _put_together(self, route_file: bytes, issuers: Issuers | None) -> _Parts:
+    async def _put_together(self, issuers: Issuers | None) -> _Parts:
         config = self._config
-        routes = CurrentRoutes(self._read_routes(route_file))
-        metrics = Metrics(self._registry, (*METHODS, *LEGACY_METHODS))
-        store = self._connect(config.store)
-        limiter = Limiter(routes.limits_of, time.monotonic)
-        held = HeldCalls(store, metrics)
-        results = Results(name=NAME, version=version("tenure"))
-        subscriptions = Subscriptions(
-            store,
-            routes,
-            results,
-            metrics,
-            limiter=limiter,
-            per_principal=config.streams_per_principal,
-            most=config.most_streams,
-        )
-        watch = RouteWatch(
-            config.routes,
-            route_file,
-            read=self._read_routes,
-            current=routes,
-            changed=subscriptions.routes_changed,
-            metrics=metrics,
-        )
-        keys = StateKeys(read_state_keys(config) or [os.urandom(KEY_BYTES)])
-        methods = make_methods(
-            store,
-            routes,
-            results,
-            held=held,
-            subscriptions=subscriptions,
-            polls=Polls(time.monotonic),
-            limiter=limiter,
-            keys=keys,
-        )
-        access = self._let_in(routes, issuers, limiter, metrics)
+        tenant_setting = "dev_tenant" if issuers is None else None
+        core = make_core(config, self._registry, tenant_setting=tenant_setting, connect=self._connect)
+        access = self._let_in(core, issuers)
         endpoint = Endpoint(
-            Dispatcher(methods, keys, metrics, strict_headers=config.strict_headers),
+            core.dispatcher,
             guard=self._guard(),
             proxies=Proxies(read_networks(config.trusted_proxies)),
             authenticate=access.authenticate,
             resource=access.resource,
-            limiter=limiter,
-            metrics=metrics,
+            limiter=core.limiter,
+            metrics=core.metrics,
         )
         runner = web.ServerRunner(Server(endpoint, handler_cancellation=True), shutdown_timeout=FAREWELL_SECONDS)
         await runner.setup()
         site = web.TCPSite(runner, config.host, config.port, backlog=BACKLOG)
         background = [
             asyncio.create_task(work)
-            for work in (self._ask_store(store), watch.run(), *(one.keep_fresh() for one in access.keys))
+            for work in (self._ask_store(core.store), core.watch.run(), *(one.keep_fresh() for one in access.keys))
         ]
-        return _Parts(store, held, subscriptions, watch, endpoint, runner, site, access.keys, background)
-
-    def _read_routes(self, data: bytes) -> Routes:
-        """The routes that are written in `data`. Raises ConfigFileError where they cannot be served."""
-        path, tenant = self._config.routes, self._config.dev_tenant
-        routes = parse_routes(path, data)
-        if not self._config.issuers and tenant not in routes.tenants:
-            raise ConfigFileError(path, [Problem(1, (), f"TENURE_BRIDGE_DEV_TENANT is {tenant}, which has no tools here")])
-        return routes
+        return _Parts(core, endpoint, runner, site, access.keys, background)
 
     def _guard(self) -> Guard:
         config = self._config
@@ -233,7 +168,7 @@ class Bridge:
             requires_tls=public.scheme == "https" and bool(config.trusted_proxies),
         )
 
-    def _let_in(self, routes: CurrentRoutes, issuers: Issuers | None, limiter: Limiter, metrics: Metrics) -> _Access:
+    def _let_in(self, core: Core, issuers: Issuers | None) -> _Access:
         config = self._config
         if issuers is None:
             return _Access(development_access(config.dev_tenant))
@@ -242,9 +177,9 @@ class Bridge:
         authenticate = bearer_access(
             Tokens(believed, leeway_seconds=config.clock_leeway_seconds),
             resource,
-            is_tenant=routes.is_tenant,
-            limiter=limiter,
-            metrics=metrics,
+            is_tenant=core.routes.is_tenant,
+            limiter=core.limiter,
+            metrics=core.metrics,
             clock=time.time,
         )
         return _Access(authenticate, resource, tuple(keys for _, keys in believed.values()))
@@ -262,3 +197,49 @@ class Bridge:
             except StoreError:
                 self._store_trouble = "the store cannot be reached"
             await asyncio.sleep(ASK_STORE_SECONDS)
+
+
+class StdioBridge:
+    """One bridge that serves the host that started it, over standard input and output."""
+
+    def __init__(self, config: Config, *, connect: Callable[[str], TaskStore] | None = None) -> None:
+        self._config = config
+        self._connect = connect
+
+    async def serve(self, lines: Lines, stop: asyncio.Event) -> None:
+        """Answers until the input ends, nobody reads the output, or `stop` is set.
+
+        Raises ConfigFileError for a configuration that cannot be served, OSError when a file is missing.
+        """
+        config = self._config
+        tenant_setting = "stdio_tenant" if config.stdio_tenant else "dev_tenant"
+        core = make_core(config, CollectorRegistry(), tenant_setting=tenant_setting, connect=self._connect)
+        stdio = Stdio(core.dispatcher, lines, caller=_stdio_caller(config), metrics=core.metrics)
+        background = [asyncio.create_task(core.watch.run())]
+        serving, stopping = asyncio.create_task(stdio.serve()), asyncio.create_task(stop.wait())
+        structlog.get_logger().info("bridge_started", transport="stdio", tenant=getattr(config, tenant_setting))
+        await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if stop.is_set():  # whoever still listens is told to come back
+            core.subscriptions.drain()
+            core.held.drain()
+            await stdio.idle(FAREWELL_SECONDS)
+        await end_all([serving, stopping])
+        await stdio.detach()
+        await end_all(background)
+        await core.store.close()
+        structlog.get_logger().info("bridge_stopped")
+        if not serving.cancelled():
+            serving.result()
+
+
+def _stdio_caller(config: Config) -> Caller:
+    """Who the host of a bridge over stdio is, as it was configured."""
+    if not config.stdio_tenant:
+        return development_caller(config.dev_tenant)
+    return Caller(
+        tenant=config.stdio_tenant,
+        issuer=config.stdio_issuer,
+        subject=config.stdio_subject,
+        scopes=frozenset(config.stdio_scopes),
+        groups=frozenset(config.stdio_groups),
+    )

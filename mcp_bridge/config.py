@@ -74,6 +74,17 @@ class Config:
     all of them open. In development mode none means one that is drawn at each start."""
     dev_tenant: str = "dev"
     """The tenant whose tools everybody may call in development mode."""
+    stdio_tenant: str = ""
+    """Whom `tenure-bridge stdio` serves: tenant, issuer and subject, as a token would say them. Without, as in development
+    mode."""
+    stdio_issuer: str = ""
+    """See stdio_tenant."""
+    stdio_subject: str = ""
+    """See stdio_tenant."""
+    stdio_scopes: tuple[str, ...] = ()
+    """The scopes of whom `tenure-bridge stdio` serves, with commas between."""
+    stdio_groups: tuple[str, ...] = ()
+    """Their groups, with commas between."""
     drain_seconds: float = 10.0
     """How long calls under way may take after SIGTERM."""
     drain_pause_seconds: float = 0.0
@@ -152,6 +163,10 @@ def _check(config: Config) -> None:
     _check_log(config.log_level, config.log_format)
     read_state_keys(config)
     store_tls(config)
+    identity = [bool(text.strip()) for text in (config.stdio_tenant, config.stdio_issuer, config.stdio_subject)]
+    if any(identity) != all(identity) or (not any(identity) and (config.stdio_scopes or config.stdio_groups)):
+        names = ", ".join(_variable(name) for name in ("stdio_tenant", "stdio_issuer", "stdio_subject"))
+        raise ConfigError(f"{names}: all are set, or none of the stdio settings is")
     bounds: dict[str, tuple[float, float]] = {
         "port": (0, 65_535), "admin_port": (0, 65_535), "drain_seconds": (0, 600), "drain_pause_seconds": (0, 600),
         "store_retry_seconds": (0, 10), "clock_leeway_seconds": (0, 60), "streams_per_principal": (1, 100_000),

@@ -33,19 +33,19 @@ class Dispatcher:
         era: Era,
         message: Request,
         *,
-        headers: Headers,
+        headers: Headers | None,
         caller: Caller,
         outbox: Outbox | None,
         noted: dict[str, object],
     ) -> tuple[Method, Call]:
-        """The method and what it is given. Raises Failure."""
+        """The method and what it is given; `headers` is None where the transport has none. Raises Failure."""
         session = None
         match era:
             case Era.MODERN:
                 meta, methods = self._read_modern(message, headers), self._methods.modern
             case Era.LEGACY:
-                session = self._open_session(headers, caller)
-                meta = read_legacy_meta(message.params, headers.one(VERSION_HEADER) or LEGACY_VERSIONS[0])
+                session = None if headers is None else self._open_session(headers, caller)
+                meta = read_legacy_meta(message.params)
                 methods = self._methods.legacy
         method = methods.get(message.method)
         if method is None:
@@ -78,7 +78,7 @@ class Dispatcher:
         except (Failure, StoreError) as error:
             structlog.get_logger().warning("cancel_not_done", error=str(error))
 
-    def _read_modern(self, message: Request, headers: Headers) -> Meta:
+    def _read_modern(self, message: Request, headers: Headers | None) -> Meta:
         inbound = read_inbound(message, headers, strict_headers=self._strict_headers)
         if inbound.name_is_missing:
             self._metrics.missing_names.inc()

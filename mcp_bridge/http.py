@@ -9,12 +9,10 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Final
 from urllib.parse import urlsplit
-from uuid import uuid4
 
-import structlog
 from aiohttp import web
 
-from mcp_bridge.access.callers import Arrival, Authenticate, Caller
+from mcp_bridge.access.callers import Arrival, Authenticate
 from mcp_bridge.access.hosts import Guard
 from mcp_bridge.access.limits import Limiter
 from mcp_bridge.access.places import Place, nothing_here, place_at
@@ -23,42 +21,34 @@ from mcp_bridge.access.resource import Resource
 from mcp_bridge.body import read_body
 from mcp_bridge.connections import HEADERS, HEADERS_BYTES, JSON_HEADERS, TARGET_BYTES
 from mcp_bridge.dispatch import Dispatcher
+from mcp_bridge.journal import Entry, Journal, failure_for
 from mcp_bridge.methods.calls import Outbox
 from mcp_bridge.metrics import Metrics
 from mcp_bridge.stream import EventStream, converse
-from mcp_bridge.translate import failure_from
 from mcp_bridge.whole import Whole, head_of
-from mcp_bridge.wire.failures import UNAVAILABLE, Failure, internal_error, refused
+from mcp_bridge.wire.failures import Failure, refused
 from mcp_bridge.wire.headers import EVENT_STREAM, Form, Headers, accepts_stream, admits_stream, check_content, choose_form
 from mcp_bridge.wire.inbound import Era, era_of
 from mcp_bridge.wire.jsonrpc import Notification, Request, read_message, result_answer
 from mcp_bridge.wire.sse import event
-from store_service.client import StoreError
 
 _STREAMED: Final = {"tools/call": accepts_stream, "subscriptions/listen": admits_stream}
 """The methods whose answer may be a stream, and whether the client's header allows one."""
 _LASTING: Final = "subscriptions/listen"
-_CHANGING: Final = frozenset(("tools/call", "tasks/update", "tasks/cancel", "notifications/cancelled"))
-"""The methods of which the audit log tells."""
 _STREAM_HEADERS: Final = {**HEADERS, "X-Accel-Buffering": "no", "Content-Type": EVENT_STREAM}
 _JSON_HEAD: Final = head_of(JSON_HEADERS)
 
 
 @dataclass(slots=True)
-class _Exchange:
-    """What is known of a call so far: for its answer, its log line and its figures."""
+class _Exchange(Entry):
+    """What is known of a call so far, and what its answer needs."""
 
-    request_id: int | str | None = None
-    method: str = ""
     era: Era = Era.MODERN
     place: Place = field(default_factory=Place)
     form: Form = Form.JSON
     stream: EventStream | None = None
     """Where the answer goes, if it may be a stream; it need not have begun."""
-    caller: Caller | None = None
-    outcome: str = "DISCONNECTED"
     status: int = 0
-    noted: dict[str, object] = field(default_factory=dict)
     reply_headers: dict[str, str] = field(default_factory=dict)
 
 
@@ -82,12 +72,11 @@ class Endpoint:
         self._authenticate = authenticate
         self._resource = resource
         self._limiter = limiter
-        self._metrics = metrics
+        self._journal = Journal(metrics)
         self._under_way = 0
         self._is_draining = False
         self._idle = asyncio.Event()
         self._idle.set()
-        self._log = structlog.get_logger().bind()
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
         """The answer to one request. It is cancelled when the client leaves."""
@@ -103,7 +92,7 @@ class Endpoint:
             self._under_way -= 1
             if not self._under_way:
                 self._idle.set()
-            self._tell(exchange, time.perf_counter() - started)
+            self._journal.tell(exchange, time.perf_counter() - started, {"status": int(exchange.status)})
 
     async def drain(self, seconds: float) -> None:
         """Waits until no call is under way, but no longer than `seconds`. Connections are closed after their answer."""
@@ -120,14 +109,10 @@ class Endpoint:
                 exchange.outcome, exchange.status = "OK", metadata.status
                 return metadata
             result = await self._result(request, exchange)
-        except Failure as error:
-            failure = error
-        except StoreError as error:
-            failure = failure_from(error) or _internal(error)
         except ConnectionError:  # the client left
             raise
         except Exception as error:  # noqa: BLE001 (the last resort: a caller is always answered)
-            failure = _internal(error)
+            failure = failure_for(error)
         else:
             return await _succeed(exchange, result)
         if exchange.stream is not None and exchange.stream.is_begun:  # its status went out: the error comes inside
@@ -191,37 +176,6 @@ class Endpoint:
             exchange.request_id = message.id
         return message
 
-    def _tell(self, exchange: _Exchange, seconds: float) -> None:
-        """One log line and one measurement a call. Never a payload."""
-        self._metrics.tell(exchange.method, exchange.outcome, seconds)
-        tell = self._log.warning if exchange.outcome == str(UNAVAILABLE) else self._log.info
-        tell(
-            "call",
-            id=exchange.request_id,
-            method=exchange.method,
-            tenant=exchange.caller.tenant if exchange.caller else None,
-            outcome=exchange.outcome,
-            status=int(exchange.status),
-            ms=round(seconds * 1000, 2),
-            **exchange.noted,
-        )
-        if exchange.method in _CHANGING and exchange.caller is not None and not exchange.caller.is_development:
-            self._audit(exchange, exchange.caller)
-
-    def _audit(self, exchange: _Exchange, caller: Caller) -> None:
-        """One line for each call that may change something: who did what to which task by which credential."""
-        self._log.info(
-            "audit",
-            action=exchange.method,
-            tenant=caller.tenant,
-            issuer=caller.issuer,
-            subject=caller.subject,
-            token_id=caller.token_id,
-            tool=exchange.noted.get("tool"),
-            task_id=exchange.noted.get("task_id"),
-            outcome=exchange.outcome,
-        )
-
 
 def _target_authority(target: str) -> str | None:
     """The authority of an absolute request target."""
@@ -270,10 +224,3 @@ def _refuse(exchange: _Exchange, failure: Failure) -> web.Response:
     if failure.closes:
         response.force_close()
     return response
-
-
-def _internal(error: Exception) -> Failure:
-    """The answer for a fault of ours. The log has the whole of it under an id that the caller is told."""
-    correlation_id = uuid4().hex
-    structlog.get_logger().error("call_failed", correlation_id=correlation_id, exc_info=error)
-    return internal_error(correlation_id)

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 from collections.abc import Coroutine, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from aiohttp import web
 
@@ -82,7 +82,21 @@ class EventStream:
             self._response.force_close()
 
 
-async def converse(work: Coroutine[object, object, bytes], outbox: Outbox, stream: EventStream) -> bytes:
+class Stream(Protocol):
+    """Where an answer goes that may begin before its outcome is known."""
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether something was sent."""
+
+    async def send(self, *data: bytes) -> None:
+        """Sends a message, in pieces."""
+
+    async def keep_alive(self) -> None:
+        """Shows that it lives, and begins with that."""
+
+
+async def converse(work: Coroutine[object, object, bytes], outbox: Outbox, stream: Stream) -> bytes:
     """Runs a call to its result, and sends meanwhile what it tells. The stream begins with the first notification, or when
     the call takes long; otherwise it does not. Whoever leaves, the call is told by its cancellation, and waited for."""
     task = asyncio.ensure_future(work)
@@ -97,7 +111,7 @@ async def converse(work: Coroutine[object, object, bytes], outbox: Outbox, strea
             await asyncio.wait({task})
 
 
-async def _send_until(task: asyncio.Future[bytes], outbox: Outbox, stream: EventStream) -> None:
+async def _send_until(task: asyncio.Future[bytes], outbox: Outbox, stream: Stream) -> None:
     while True:
         try:
             async with asyncio.timeout(KEEP_ALIVE_SECONDS if stream.is_begun else None):

@@ -56,9 +56,14 @@ Authenticate = Callable[[Arrival], Awaitable[Caller]]
 """Tells who sent a request, from its headers and its place alone. Raises Failure for a request that is not let in."""
 
 
+def development_caller(tenant: str) -> Caller:
+    """Whoever calls in development mode."""
+    return Caller(tenant=tenant, issuer="dev", subject="dev", is_development=True)
+
+
 def development_access(tenant: str) -> Authenticate:
     """Lets everybody in as one principal of one tenant. Only for a bridge that is bound to loopback."""
-    caller = Caller(tenant=tenant, issuer="dev", subject="dev", is_development=True)
+    caller = development_caller(tenant)
 
     async def authenticate(arrival: Arrival) -> Caller:
         if arrival.place.tenant not in (None, tenant):

@@ -80,7 +80,8 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes
     """The whole request, for members that are passed on as they were sent."""
     meta: Meta
-    headers: Headers
+    headers: Headers | None
+    """None where the transport has none."""
     outbox: Outbox | None = None
     """Where notifications are told; None for a client that accepts no stream."""
     reference: str = ""

@@ -81,7 +81,8 @@ def fault_in(route: Route, wanted: ToolCall) -> str | None:
 
 def read_key(call: Call) -> str | None:
     """The client's idempotency key, from the header or from `_meta`. Raises Failure -32602 for a bad one."""
-    given: list[object] = [_unquoted(text) for text in call.headers.all("Idempotency-Key")]
+    sent = call.headers.all("Idempotency-Key") if call.headers is not None else []
+    given: list[object] = [_unquoted(text) for text in sent]
     if IDEMPOTENCY_KEY in call.meta.members:
         given.append(call.meta.members[IDEMPOTENCY_KEY])
     if not given:

@@ -53,7 +53,8 @@ class ToolMethods:
         if route is None:
             raise invalid_params("unknown tool")
         call.noted["tool"] = route.tool
-        check_params(call.headers, route.arguments.mirrored, wanted.arguments)
+        if call.headers is not None:
+            check_params(call.headers, route.arguments.mirrored, wanted.arguments)
         if route.task is TaskMode.REQUIRED and not call.meta.has_tasks:
             raise tasks_required()
         call.meta.require(route.requires)

@@ -36,27 +36,37 @@ def era_of(message: Request, headers: Headers) -> Era:
     raise header_mismatch(f"{VERSION_HEADER} is missing")
 
 
+def era_of_line(message: Request, *, is_initialized: bool) -> Era:
+    """In which era a request was sent over a transport without headers, where `initialize` selects it for what follows."""
+    is_legacy = not names_version(message.params) and (is_initialized or message.method == INITIALIZE)
+    return Era.LEGACY if is_legacy else Era.MODERN
+
+
 class Inbound(msgspec.Struct, frozen=True):
     """A request whose envelope, `_meta`, mirrored headers and version are right."""
 
     request: Request
     meta: Meta
-    headers: Headers
     name_is_missing: bool
     """Whether `Mcp-Name` was tolerated to be absent."""
 
 
-def read_inbound(message: Request, headers: Headers, *, strict_headers: bool) -> Inbound:
-    """Climbs from `_meta` to the version. Raises Failure."""
+def read_inbound(message: Request, headers: Headers | None, *, strict_headers: bool) -> Inbound:
+    """Climbs from `_meta` to the version; without headers where the transport has none. Raises Failure."""
     meta = read_meta(message.params)
-    check_mirror(headers, VERSION_HEADER, meta.version)
-    check_mirror(headers, "Mcp-Method", message.method)
-    is_there = True
-    named_by = NAMED_BY.get(message.method)
-    name = message.params.get(named_by) if named_by else None
-    if isinstance(name, str):  # else the method itself refuses its parameters
-        may_miss = message.method.startswith("tasks/") and not strict_headers
-        is_there = check_name(headers, name, may_miss=may_miss)
+    is_there = headers is None or _check_headers(message, meta, headers, strict_headers=strict_headers)
     if meta.version not in SUPPORTED_VERSIONS:
         raise unsupported_version(meta.version, SUPPORTED_VERSIONS)
-    return Inbound(message, meta, headers, name_is_missing=not is_there)
+    return Inbound(message, meta, name_is_missing=not is_there)
+
+
+def _check_headers(message: Request, meta: Meta, headers: Headers, *, strict_headers: bool) -> bool:
+    """Returns whether the name is there, if it should be. Raises Failure -32020."""
+    check_mirror(headers, VERSION_HEADER, meta.version)
+    check_mirror(headers, "Mcp-Method", message.method)
+    named_by = NAMED_BY.get(message.method)
+    name = message.params.get(named_by) if named_by else None
+    if not isinstance(name, str):  # the method itself refuses its parameters
+        return True
+    may_miss = message.method.startswith("tasks/") and not strict_headers
+    return check_name(headers, name, may_miss=may_miss)

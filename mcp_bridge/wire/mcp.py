@@ -23,6 +23,7 @@ PREFLIGHT: Final = "dev.tenure/preflight"
 """The member of a task's input that has the answers to its route's preflight questions; the README documents it."""
 
 INITIALIZE: Final = "initialize"
+LISTEN: Final = "subscriptions/listen"
 CANCELLED: Final = "notifications/cancelled"
 NAMED_BY: Final = {
     "tools/call": "name",
@@ -42,6 +43,7 @@ class Meta(msgspec.Struct, frozen=True):
     """What a request says about itself in `params._meta`."""
 
     version: str
+    """Empty for an earlier client, whose requests do not say it."""
     capabilities: dict[str, Any]
     members: dict[str, Any]
     """All of `_meta`."""
@@ -63,13 +65,13 @@ class Meta(msgspec.Struct, frozen=True):
             raise missing_capability(missing)
 
 
-def read_legacy_meta(params: dict[str, Any], version: str) -> Meta:
+def read_legacy_meta(params: dict[str, Any]) -> Meta:
     """What an earlier client's request says about itself. It declares nothing: whatever such a client can do, a call of its
     cannot be asked. Raises Failure -32602."""
     meta = params.get("_meta", {})
     if not isinstance(meta, dict):
         raise invalid_params("_meta must be an object")
-    return Meta(version, {}, meta)
+    return Meta("", {}, meta)
 
 
 def tasks_required() -> Failure:

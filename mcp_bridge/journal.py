@@ -1,0 +1,79 @@
+"""Floor 4: what is told of each call, to its log, its figures and its audit; and the answer for what went wrong in it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+from uuid import uuid4
+
+import structlog
+
+from mcp_bridge.access.callers import Caller
+from mcp_bridge.metrics import Metrics
+from mcp_bridge.translate import failure_from
+from mcp_bridge.wire.failures import UNAVAILABLE, Failure, internal_error
+from store_service.client import StoreError
+
+_CHANGING: Final = frozenset(("tools/call", "tasks/update", "tasks/cancel", "notifications/cancelled"))
+"""The methods of which the audit log tells."""
+
+
+@dataclass(slots=True)
+class Entry:
+    """What is known of a call so far."""
+
+    request_id: int | str | None = None
+    method: str = ""
+    caller: Caller | None = None
+    outcome: str = "DISCONNECTED"
+    noted: dict[str, object] = field(default_factory=dict)
+
+
+class Journal:
+    """One log line and one measurement a call. Never a payload."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._log = structlog.get_logger().bind()
+
+    def tell(self, entry: Entry, seconds: float, more: Mapping[str, object]) -> None:
+        """Tells of a call that has ended, and of who changed what by it."""
+        self._metrics.tell(entry.method, entry.outcome, seconds)
+        tell = self._log.warning if entry.outcome == str(UNAVAILABLE) else self._log.info
+        tell(
+            "call",
+            id=entry.request_id,
+            method=entry.method,
+            tenant=entry.caller.tenant if entry.caller else None,
+            outcome=entry.outcome,
+            **more,
+            ms=round(seconds * 1000, 2),
+            **entry.noted,
+        )
+        if entry.method in _CHANGING and entry.caller is not None and not entry.caller.is_development:
+            self._audit(entry, entry.caller)
+
+    def _audit(self, entry: Entry, caller: Caller) -> None:
+        """One line for each call that may change something: who did what to which task by which credential."""
+        self._log.info(
+            "audit",
+            action=entry.method,
+            tenant=caller.tenant,
+            issuer=caller.issuer,
+            subject=caller.subject,
+            token_id=caller.token_id,
+            tool=entry.noted.get("tool"),
+            task_id=entry.noted.get("task_id"),
+            outcome=entry.outcome,
+        )
+
+
+def failure_for(error: Exception) -> Failure:
+    """The answer for whatever was raised. Of a fault of ours the log has the whole, under an id that the caller is told."""
+    if isinstance(error, Failure):
+        return error
+    known = failure_from(error) if isinstance(error, StoreError) else None
+    if known is not None:
+        return known
+    correlation_id = uuid4().hex
+    structlog.get_logger().error("call_failed", correlation_id=correlation_id, exc_info=error)
+    return internal_error(correlation_id)
