@@ -14,10 +14,14 @@ from mcp_bridge.client.errors import HandleExpired, ProtocolFailure, TransportEr
 from mcp_bridge.client.messages import TaskHandle, TaskSnapshot
 from mcp_bridge.client.policy import Policy
 from mcp_bridge.client.transport import Transport
-from mcp_bridge.wire.failures import METHOD_NOT_FOUND
+from mcp_bridge.wire.failures import INVALID_PARAMS, METHOD_NOT_FOUND, TOO_MANY, UNAVAILABLE
 
 _ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
 _TASKS = "notifications/tasks"
+_FOR_GOOD = (METHOD_NOT_FOUND, INVALID_PARAMS)
+"""The server does not tell of tasks, or not of so many."""
+_FOR_NOW = (TOO_MANY, UNAVAILABLE)
+"""It has no room for another stream, or stops, or its store is away."""
 
 Look = Callable[[TaskHandle], Awaitable[TaskSnapshot]]
 
@@ -39,6 +43,8 @@ class Listening:
         self._expired: list[HandleExpired] = []
         self._look = look
         self._policy = policy
+        self._is_heard = False
+        """Whether the server was ever there. One that was is waited for, for as long as the caller listens."""
 
     async def run(self, transport: Transport) -> AsyncGenerator[TaskSnapshot, None]:
         """Each task's state at first, then whenever it changes, until all have ended.
@@ -75,6 +81,7 @@ class Listening:
             wanted = {"notifications": {"taskIds": list(self._live)}}
             async with aclosing(transport.stream("subscriptions/listen", wanted)) as messages:
                 async for message in messages:
+                    self._is_heard = True
                     if message.method == _ACKNOWLEDGED:
                         if "taskIds" not in msgspec.json.decode(message.params, type=_Agreement).notifications:
                             raise _NotServed
@@ -85,9 +92,11 @@ class Listening:
                             if not self._live:
                                 return
         except ProtocolFailure as failure:
-            if failure.code == METHOD_NOT_FOUND:
+            if failure.code in _FOR_GOOD:
                 raise _NotServed from None
-            raise
+            if failure.code not in _FOR_NOW:
+                raise
+            self._is_heard = True
         except msgspec.DecodeError as error:
             raise TransportError(f"a notification cannot be read: {error}") from None
 
@@ -100,13 +109,20 @@ class Listening:
             if (seen := await self._seen(handle)) is not None:
                 yield seen
             if handle.task_id in self._live:
-                pause = self._policy.poll_pause(self._last[handle.task_id], left_seconds=math.inf)
+                last = self._last.get(handle.task_id)
+                pause = self._policy.poll_pause(last, left_seconds=math.inf) if last else self._policy.most_backoff_seconds
                 heapq.heappush(due, (clock() + pause, next(order), handle))
 
     async def _seen(self, handle: TaskHandle) -> TaskSnapshot | None:
         """The task's state now, if it is news."""
         try:
             snapshot = await self._look(handle)
+            self._is_heard = True
+        except (TransportError, ProtocolFailure) as trouble:
+            is_passing = isinstance(trouble, TransportError) or trouble.code in _FOR_NOW
+            if not self._is_heard or not is_passing:
+                raise
+            return None
         except HandleExpired as expired:
             self._expired.append(expired)
             del self._live[handle.task_id]

@@ -187,3 +187,56 @@ async def test_many_tasks_are_listened_to_until_all_have_ended_over_one_stream(p
     assert result.text == "work took 0.2 s"
     assert pair.figure(CALLS, method="subscriptions/listen") == before["subscriptions/listen"] + 1
     assert pair.figure(CALLS, method="tasks/get") == before["tasks/get"], "nothing is looked for that is told"
+
+
+async def test_listening_goes_on_when_the_bridge_is_killed_and_when_it_is_stopped(pair: Pair, client: TaskClient) -> None:
+    handles = [await start(client, 60, f"job {number}") for number in range(3)]
+    seen: asyncio.Queue[TaskSnapshot] = asyncio.Queue()
+
+    async def listen() -> None:
+        async for snapshot in client.listen_tasks(handles):
+            seen.put_nowait(snapshot)
+
+    async def cancelled(handle: TaskHandle) -> TaskSnapshot:
+        """What is told until the task has ended."""
+        async with asyncio.timeout(PATIENCE.total_seconds()):
+            while (snapshot := await seen.get()).task_id != handle.task_id or not snapshot.is_terminal:
+                assert not snapshot.is_terminal
+        return snapshot
+
+    listening = asyncio.create_task(listen())
+    for handle in handles:
+        while (await asyncio.wait_for(seen.get(), PATIENCE.total_seconds())).task_id != handle.task_id:
+            pass
+    for handle, end in zip(handles, (pair.bridge.kill, pair.bridge.stop, None), strict=True):
+        if end is not None:
+            await asyncio.to_thread(end)
+            await asyncio.to_thread(pair.start_bridge)
+        async with TaskClient(pair.url) as other:
+            await other.cancel_task(handle)
+        assert (await cancelled(handle)).status == "cancelled"
+    await asyncio.wait_for(listening, PATIENCE.total_seconds())
+    assert seen.empty()
+
+
+async def test_what_a_task_asks_is_told_and_its_answer_goes_on_in_the_same_stream(pair: Pair) -> None:
+    capabilities: dict[str, Any] = {"elicitation": {}, "extensions": {"io.modelcontextprotocol/tasks": {}}}
+    async with TaskClient(pair.url, capabilities=capabilities) as client, asyncio.timeout(PATIENCE.total_seconds()):
+        handle = await client.call_tool_outcome("confirm_delete", {"filename": "a"})
+        assert isinstance(handle, TaskHandle)
+        states: list[str] = []
+        async for snapshot in client.listen_tasks([handle]):
+            states.append(snapshot.status)
+            if snapshot.status == "input_required":
+                answers = {key: {"action": "accept", "content": {"confirm": True}} for key in snapshot.input_requests}
+                await client.update_task(handle, answers)
+        assert snapshot.result is not None
+        assert snapshot.result.text == "Deleted a"
+    assert list(dict.fromkeys(states)) == ["working", "input_required", "completed"]
+
+
+async def test_more_tasks_than_one_stream_may_have_are_listened_to(pair: Pair, client: TaskClient) -> None:
+    handles = await asyncio.gather(*(start(client, 0) for _ in range(101)))
+    async with asyncio.timeout(PATIENCE.total_seconds()):
+        ended = {snapshot.task_id async for snapshot in client.listen_tasks(handles) if snapshot.is_terminal}
+    assert ended == {handle.task_id for handle in handles}

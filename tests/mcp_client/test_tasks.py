@@ -19,6 +19,7 @@ from mcp_bridge.client import (
     TaskFailed,
     TaskHandle,
     TaskSnapshot,
+    TransportError,
 )
 from tests.mcp_client.conftest import QUICK
 from tests.mcp_client.fake_server import TASK_ID, Answer, Asked, FakeServer, asks, cut, error, gateway, stream, task, text
@@ -169,6 +170,25 @@ async def test_listening_goes_on_over_streams_that_end_and_says_nothing_twice(fa
     async with TaskClient(fake.url, policy=QUICK) as client:
         assert await listened(client, handle_of(fake)) == [("working", None), ("working", "half"), ("completed", None)]
     assert fake.of("subscriptions/listen")[0].params["notifications"] == {"taskIds": [TASK_ID]}
+
+
+async def test_listening_outlives_a_server_that_has_no_room_stops_or_is_away_for_long(fake: FakeServer) -> None:
+    fake.answers["subscriptions/listen"] = [
+        error(42900, "Too many", status=429), error(50300, "stopping", status=503), stream(ACKNOWLEDGED, told(task("working"))),
+        gateway(502), stream(ACKNOWLEDGED, told(DONE), result={"resultType": "complete"}),
+    ]  # fmt: skip
+    away = error(50300, "away", status=503, Retry_After="60")
+    fake.answers["tasks/get"] = [task("working"), away, away, gateway(502, Retry_After="60")]
+    async with TaskClient(fake.url, policy=QUICK) as client:
+        assert await listened(client, handle_of(fake)) == [("working", None), ("completed", None)]
+
+
+async def test_listening_to_a_server_that_is_not_there_ends(fake: FakeServer) -> None:
+    fake.answers["subscriptions/listen"] = [gateway(502)]
+    fake.answers["tasks/get"] = [gateway(502, Retry_After="60")]
+    async with TaskClient(fake.url, policy=QUICK) as client:
+        with pytest.raises(TransportError):
+            await listened(client, handle_of(fake))
 
 
 async def test_a_task_that_a_stream_does_not_tell_of_is_found_to_be_expired(fake: FakeServer) -> None:
