@@ -138,6 +138,7 @@ async def until(condition: Callable[[], Awaitable[bool]]) -> None:
 
 @pytest.mark.row("H27", "T10")
 @pytest.mark.must("S-02", "S-03", "S-07", "T-28", "T-29", "H-12")
+@pytest.mark.row("H27", "T10")
 async def test_the_acknowledgement_is_first_then_what_stands_then_each_change_then_the_end(
     user: Client, store: Stubs, bridge: Bridge
 ) -> None:

@@ -117,3 +117,18 @@ async def test_a_snapshot_is_told_only_to_those_who_may_read_it_then(users: User
         assert await statuses(owner, 1) == ["cancelled"]
         await users.bridge.stop()
         assert [frame.get("method") for frame in await auditor.rest()] == [None]  # the end, and nothing before it
+
+
+async def test_a_changed_list_of_tools_is_told_to_those_whose_list_it_is(users: Users, config: Config) -> None:
+    port, file = users.bridge.port, Path(config.routes)
+    clerk, other = users.authority.token(sub="kim", scope="payroll", groups=["hr"]), users.authority.token()
+    async with (
+        listening(port, tools=True, token=clerk) as concerned,
+        listening(port, tools=True, token=other) as unconcerned,
+    ):
+        for stream in (concerned, unconcerned):
+            await stream.frame()  # the acknowledgement
+        file.write_text(file.read_text().replace("name: payroll\n", "name: payroll\n        title: Payroll\n"))
+        assert (await concerned.frame())["method"] == "notifications/tools/list_changed"
+        await users.bridge.stop()
+        assert [frame.get("method") for frame in await unconcerned.rest()] == [None]
