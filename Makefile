@@ -71,6 +71,10 @@ audit: install ## look up what is installed: licences, known faults (asks OSV; A
 sbom: install ## list what is installed, as CycloneDX, in dist/
 	@$(BIN)/python -m tests.security.supply_chain sbom
 
+.PHONY: subscriptions
+subscriptions: install ## open 2,000 subscriptions and let their tasks change, their clients stall, reset and vanish
+	@SUBSCRIPTIONS=all $(BIN)/pytest -q tests/system/test_subscriptions.py $(ARGS)
+
 .PHONY: fmt
 fmt: install ## format and mend what can be mended
 	@$(BIN)/ruff format $(SOURCES)

@@ -11,10 +11,9 @@ from mcp_bridge.methods.calls import Outbox
 from mcp_bridge.wire.sse import KEEP_ALIVE, event_pieces
 
 KEEP_ALIVE_SECONDS: Final = 15.0
-WRITE_SECONDS: Final = 30.0
-"""How long a client may not read at all before its connection is given up."""
-UNACKNOWLEDGED_SECONDS: Final = 20
-"""How long a client's machine may not acknowledge what was sent to it, a keep-alive for one."""
+WRITE_SECONDS: Final = 20.0
+"""How long a client may not read at all, or its machine not acknowledge what was sent to it, a keep-alive for one, before its
+connection is given up."""
 PIECE_BYTES: Final = 64 * 1024
 BUFFER_BYTES: Final = 64 * 1024
 """What the kernel is asked to keep for a slow reader. Linux takes twice as much."""
@@ -75,7 +74,7 @@ class EventStream:
         if transport is None or connection is None:
             return
         if hasattr(socket, "TCP_USER_TIMEOUT"):  # not on macOS
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_SECONDS * 1000)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(WRITE_SECONDS * 1000))
         if self._lasts:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
             transport.set_write_buffer_limits(high=WAITING_BYTES)

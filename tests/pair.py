@@ -107,9 +107,18 @@ class Process:
 class Pair:
     """Everything of Tenure, each part a process of its own. Use it as a context."""
 
-    def __init__(self, folder: Path, *, routes: Path, durable: bool = True, mcp_port: int = 0) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        routes: Path,
+        durable: bool = True,
+        mcp_port: int = 0,
+        bridge_settings: Mapping[str, str] | None = None,
+    ) -> None:
         self._folder = folder
         self.routes = routes
+        self._bridge_settings = dict(bridge_settings or {})
         folder.mkdir(parents=True, exist_ok=True)
         self.postgres = EmbeddedPostgres(folder / "postgres", durable=durable)
         self._store_port, self._store_admin_port, self._bridge_admin_port, free = free_ports(4)
@@ -156,6 +165,7 @@ class Pair:
             "TENURE_BRIDGE_ADMIN_PORT": str(self._bridge_admin_port),
             "TENURE_BRIDGE_ROUTES": str(self.routes),
             "TENURE_BRIDGE_STORE": self.store_address,
+            **self._bridge_settings,
         }
         self.bridge = self._start("bridge", ["-m", "mcp_bridge", "serve"], environment)
         self.bridge.wait_ready(self._bridge_admin_port)

@@ -89,7 +89,7 @@ async def listening(
     if receive_bytes is not None:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
     await asyncio.get_running_loop().sock_connect(connection, ("127.0.0.1", port))
-    reader, writer = await asyncio.open_connection(sock=connection, limit=2**16)
+    reader, writer = await asyncio.open_connection(sock=connection, limit=receive_bytes or 2**16)
     head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     writer.write(f"POST /mcp HTTP/1.1\r\n{head}\r\n".encode() + body)
     try:
