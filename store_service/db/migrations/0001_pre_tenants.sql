@@ -74,24 +74,32 @@ CREATE FUNCTION tenure.apply_deltas(p_deltas tenure.delta[], p_take_turn boolean
 LANGUAGE plpgsql AS $$
 DECLARE v_opened text[];
 BEGIN
-  WITH d AS MATERIALIZED (
-    SELECT u.tenant_id, u.workflow, u.version,
-           sum(u.outstanding)::int AS outstanding, sum(u.leased)::int AS leased, sum(u.ready)::int AS ready
-    FROM unnest(p_deltas) u GROUP BY 1, 2, 3
-  ), per_tenant AS (
-    SELECT d.tenant_id, sum(d.outstanding)::int AS outstanding, sum(d.leased)::int AS leased FROM d GROUP BY 1
+  -- What belongs to a tenant travels in its row, as arrays: two lists are never compared with each other.
+  WITH per_tenant AS MATERIALIZED (
+    SELECT d.tenant_id, sum(d.outstanding)::int AS outstanding, sum(d.leased)::int AS leased, array_agg(d.workflow) AS workflows,
+           array_agg(d.version) AS versions, array_agg(d.ready) AS readies
+    FROM (
+      SELECT u.tenant_id, u.workflow, u.version, sum(u.outstanding) AS outstanding, sum(u.leased) AS leased,
+             sum(u.ready)::int AS ready
+      FROM unnest(p_deltas) u GROUP BY 1, 2, 3) d
+    GROUP BY 1
   ), counted AS (
     UPDATE tenant t SET
       outstanding = t.outstanding + p.outstanding, leased = t.leased + p.leased,
       turn = CASE WHEN p_take_turn THEN nextval('turn') ELSE t.turn END
     FROM per_tenant p WHERE t.tenant_id = p.tenant_id
-    RETURNING t.tenant_id, t.turn, t.leased < t.max_leased AS room, t.leased - p.leased < t.max_leased AS had_room
+    RETURNING t.tenant_id, t.turn, t.leased < t.max_leased AS room, t.leased - p.leased < t.max_leased AS had_room,
+              p.workflows, p.versions, p.readies
   ), touched AS (
-    SELECT c.tenant_id, c.turn, c.room, c.had_room, l.workflow, l.version, coalesce(d.ready, 0) AS ready
-    FROM counted c
-    JOIN lane l ON l.tenant_id = c.tenant_id
-    LEFT JOIN d ON d.tenant_id = l.tenant_id AND d.workflow = l.workflow AND d.version = l.version
-    WHERE coalesce(d.ready, 0) <> 0 OR (l.ready > 0 AND (p_take_turn OR c.room <> c.had_room))
+    SELECT c.tenant_id, c.turn, c.room, c.had_room, d.workflow, d.version, d.ready
+    FROM counted c CROSS JOIN LATERAL unnest(c.workflows, c.versions, c.readies) d(workflow, version, ready)
+    WHERE d.ready <> 0
+    UNION ALL    -- the tenant's other lanes, where something about them all has changed
+    SELECT c.tenant_id, c.turn, c.room, c.had_room, l.workflow, l.version, 0
+    FROM counted c JOIN lane l ON l.tenant_id = c.tenant_id
+    WHERE (p_take_turn OR c.room <> c.had_room) AND l.ready > 0 AND NOT EXISTS (
+      SELECT FROM unnest(c.workflows, c.versions, c.readies) d(workflow, version, ready)
+      WHERE d.workflow = l.workflow AND d.version = l.version AND d.ready <> 0)
   ), laned AS (
     UPDATE lane l SET ready = l.ready + x.ready, turn = x.turn,
       open = x.room AND NOT l.paused AND l.ready + x.ready > 0
