@@ -20,6 +20,7 @@ SETTINGS = {
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
     "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
     "timezone": "UTC",
     "statement_timeout": "15s",
     "lock_timeout": "10s",

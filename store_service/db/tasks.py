@@ -105,16 +105,15 @@ class TaskRows:
 
     async def list_tasks(self, wanted: TaskFilter, after: tuple[datetime, UUID] | None, limit: int) -> list[UUID]:
         """The ids of a page, newest first."""
-        rows = await self._database.read(
-            self._queries["list_tasks"],
-            wanted.tenant_id,
-            list(wanted.states) or None,
-            wanted.workflow,
-            wanted.created_from,
-            wanted.created_before,
-            *(after or (None, None)),
-            limit,
-        )
+        created_at, task_id = after or (None, None)
+        times = (wanted.created_from, wanted.created_before, created_at, task_id)
+        if wanted.states or wanted.workflow:
+            states = list(wanted.states or TaskState)
+            rows = await self._database.read(
+                self._queries["list_tasks"], wanted.tenant_id, states, wanted.workflow, *times, limit
+            )
+        else:
+            rows = await self._database.read(self._queries["list_all_tasks"], wanted.tenant_id, *times, limit)
         return [row["task_id"] for row in rows]
 
     async def cancel_tasks(

@@ -11,7 +11,10 @@ import pytest
 from google.protobuf import timestamp_pb2
 from taskstore.v1 import leases_pb2, tasks_pb2, types_pb2
 
+from store_service.db.pool import SETTINGS
+from store_service.db.queries import Queries
 from store_service.model.limits import MIB
+from store_service.model.states import TaskState
 from tests.conftest import Clock, Stubs
 from tests.store.builders import (
     TENANT,
@@ -254,3 +257,41 @@ async def test_what_surrounds_an_unknown_or_foreign_task_is_not_found(store: Stu
             grpc.StatusCode.NOT_FOUND, "TASK_NOT_FOUND", "no such task",
         )  # fmt: skip
     assert not (await store.leases.LeaseTasks(claim(workflow="none"))).tasks
+
+
+LOOKED_AT = """
+SELECT sum((node ->> 'Actual Rows')::float8 * (node ->> 'Actual Loops')::float8),
+       sum((node ->> 'Rows Removed by Filter')::float8)
+FROM jsonb_path_query($1::jsonb, 'strict $.**') node WHERE node ->> 'Relation Name' IN ('task', 'task_state')
+"""
+
+
+async def looked_at(database: asyncpg.Connection, name: str, *arguments: Any) -> tuple[float, float]:
+    """How many rows of tasks a query looks at, and how many of them for nothing, as the store would run it."""
+    async with database.transaction():
+        for setting, value in SETTINGS.items():
+            await database.execute("SELECT set_config($1, $2, true)", setting, value)
+        plan = await database.fetchval(f"EXPLAIN (ANALYZE, FORMAT JSON) {Queries('tasks.sql')[name]}", *arguments)
+        rows, removed = await database.fetchrow(LOOKED_AT, plan)
+    return rows, removed or 0.0
+
+
+@pytest.mark.parametrize(
+    ("states", "workflow"), [(["FAILED"], None), (["QUEUED", "FAILED"], "rare"), (list(TaskState), "rare")]
+)
+async def test_a_filtered_list_looks_at_nothing_that_does_not_match(
+    store: Stubs, database: asyncpg.Connection, states: list[str], workflow: str | None
+) -> None:
+    for name, count in (("often", 200), ("rare", 3)):
+        await create_at_once(store, count, workflow=name)
+        for _ in range(2):
+            await store.leases.FailTask(fail((await lease(store, workflow=name, limit=1)).lease))
+    await create_at_once(store, 50, tenant_id="other")
+    await database.execute("ANALYZE")
+    wanted = {"states": [types_pb2.TaskState.Value(f"TASK_STATE_{state}") for state in states], "workflow": workflow or ""}
+    matching = len(await ids(store, **wanted))
+    assert matching in (4, 3)
+    for size in (2, 100):
+        rows, removed = await looked_at(database, "list_tasks", TENANT, states, workflow, None, None, None, None, size)
+        assert rows <= matching
+        assert removed == 0

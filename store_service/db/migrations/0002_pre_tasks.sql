@@ -42,6 +42,7 @@ CREATE TABLE tenure.task_state (
   workflow            text COLLATE "C" NOT NULL,
   version             int     NOT NULL,
   priority            int     NOT NULL,
+  created_at          timestamptz NOT NULL,
   state               text COLLATE "C" NOT NULL,
   ready               boolean NOT NULL,              -- QUEUED and not resting: it can be taken, and its lane counts it
   ready_at            timestamptz NOT NULL,          -- since when, or until when it rests
@@ -82,6 +83,7 @@ CREATE TABLE tenure.task_state (
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.01);
 CREATE INDEX task_ready ON tenure.task_state (tenant_id, workflow, version, priority DESC, ready_at, task_id) WHERE ready;
 CREATE INDEX task_due ON tenure.task_state (check_at) WHERE check_at IS NOT NULL;
+CREATE INDEX task_listed ON tenure.task_state (tenant_id, state, workflow, created_at, task_id);
 CREATE INDEX task_failed ON tenure.task_state (tenant_id, workflow, version, failed_for, ended_at, task_id)
   WHERE state = 'FAILED';
 CREATE INDEX task_ended ON tenure.task_state (tenant_id, handle_ends_at) WHERE handle_ends_at IS NOT NULL;
@@ -156,9 +158,9 @@ BEGIN
            (SELECT count(*) FROM unnest(p_e_item) e WHERE e = o)
     FROM new
   ), hot AS (
-    INSERT INTO task_state (tenant_id, task_id, workflow, version, priority, state, ready, ready_at, check_at, deadline_at,
-                            abandon_at, ttl_ms, lines, changed_at)
-    SELECT p_tenant[o], p_task[o], p_workflow[o], p_version[o], p_priority[o], 'QUEUED', true, v_now,
+    INSERT INTO task_state (tenant_id, task_id, workflow, version, priority, created_at, state, ready, ready_at, check_at,
+                            deadline_at, abandon_at, ttl_ms, lines, changed_at)
+    SELECT p_tenant[o], p_task[o], p_workflow[o], p_version[o], p_priority[o], v_now, 'QUEUED', true, v_now,
            least(d.at, a.at), d.at, a.at, p_ttl_ms[o], 1, v_now
     FROM new
     CROSS JOIN LATERAL (SELECT CASE WHEN p_deadline_ms[o] > 0 THEN v_now + p_deadline_ms[o] * interval '1 ms' END) d(at)

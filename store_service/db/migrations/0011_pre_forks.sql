@@ -40,9 +40,10 @@ BEGIN
   INSERT INTO checkpoint (tenant_id, task_id, revision, step, media_type, data, token, created_at)
   SELECT c.tenant_id, p_task, c.revision, c.step, c.media_type, c.data, 0, v_now
   FROM checkpoint c WHERE c.tenant_id = p_tenant AND c.task_id = p_source AND c.revision < p_checkpoints;
-  INSERT INTO task_state (tenant_id, task_id, workflow, version, priority, state, ready, ready_at, check_at, deadline_at, ttl_ms,
-                          checkpoints, checkpoint_bytes, lines, changed_at)
-  SELECT t.tenant_id, t.task_id, t.workflow, t.version, t.priority, 'QUEUED', true, v_now, d.at, d.at, t.ttl_ms, p_checkpoints,
+  INSERT INTO task_state (tenant_id, task_id, workflow, version, priority, created_at, state, ready, ready_at, check_at,
+                          deadline_at, ttl_ms, checkpoints, checkpoint_bytes, lines, changed_at)
+  SELECT t.tenant_id, t.task_id, t.workflow, t.version, t.priority, v_now, 'QUEUED', true, v_now, d.at, d.at, t.ttl_ms,
+         p_checkpoints,
          (SELECT coalesce(sum(octet_length(c.data)), 0) FROM checkpoint c WHERE c.tenant_id = p_tenant AND c.task_id = p_task),
          1, v_now
   FROM task t CROSS JOIN LATERAL (

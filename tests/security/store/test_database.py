@@ -162,7 +162,8 @@ async def test_with_the_tenant_taken_out_of_every_query_no_tenant_sees_another(
         await no_tenant_sees_another(stubs, tasks)
     await mutant.stop()
     assert wrong.keys() >= {
-        *("get_tasks", "list_tasks", "list_task_history", "list_checkpoints", "is_task", "get_signal", "get_tenant"),
+        *("get_tasks", "list_tasks", "list_all_tasks", "list_task_history", "list_checkpoints", "is_task", "get_signal"),
+        "get_tenant",
         *("get_budget", "list_tombstones", "get_tombstone"),
     }
 
@@ -180,8 +181,9 @@ async def no_tenant_sees_another(stubs: Stubs, tasks: dict[str, str]) -> None:
             with pytest.raises(grpc.aio.AioRpcError) as raised:
                 await call
             assert raised.value.code() is grpc.StatusCode.NOT_FOUND
-        listed = await stubs.tasks.ListTasks(tasks_pb2.ListTasksRequest(tenant_id=own))
-        assert [task.task_id for task in listed.tasks] == [tasks[own]]
+        for workflow in ("", "report"):
+            listed = await stubs.tasks.ListTasks(tasks_pb2.ListTasksRequest(tenant_id=own, workflow=workflow))
+            assert [task.task_id for task in listed.tasks] == [tasks[own]]
         request = tasks_pb2.GetTaskRequest(tenant_id=own, task_id=tasks[own], view=types_pb2.TASK_VIEW_FULL)
         assert (await stubs.tasks.GetTask(request)).task.input.data == f'"{own}"'.encode()
         assert (await stubs.tenants.GetTenant(tenants_pb2.GetTenantRequest(tenant_id=own))).tenant.tenant_id == own
