@@ -131,6 +131,18 @@ k8s-check: $(K8S_TOOLS)/.installed ## render the overlays of k8s/ and hold them 
 	$(K8S_TOOLS)/bin/kubectl kustomize $$overlay > $(K8S_TOOLS)/rendered.yaml; \
 	$(K8S_TOOLS)/bin/checkov --config-file tests/k8s/checkov.yaml -f $(K8S_TOOLS)/rendered.yaml; done
 
+.PHONY: images
+images: install ## build the images of store, bridge and worker with docker, podman or buildah
+	@$(BIN)/python -m tests.images.build
+
+.PHONY: image-tools
+image-tools: ## install what image-test needs, from Debian's packages (as root)
+	@apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -yqq --no-install-recommends buildah debootstrap >/dev/null
+
+.PHONY: image-test
+image-test: install ## build the images on a base of this machine's own and let them work (as root)
+	@$(BIN)/pytest tests/images $(ARGS)
+
 .PHONY: check
 check: lint typecheck proto-check proto-breaking ## all that needs no services
 

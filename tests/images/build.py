@@ -1,0 +1,83 @@
+"""Fills the context of k8s/Dockerfile and builds its images: `python -m tests.images.build [BASE]`.
+
+For each image it lays down what the lock says, by hash, as wheels for the Python of the base, and Tenure's own wheel. Then it
+builds with whatever there is: docker, podman, or buildah.
+"""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[2]
+CONTEXT: Final = ROOT / ".tenure" / "images"
+UV: Final = Path(sys.executable).with_name("uv")
+PYTHON: Final = "3.11"  # of the base
+PLATFORM: Final = "x86_64-manylinux_2_28"
+EXTRAS: Final = {"store": ["--extra", "store"], "bridge": ["--extra", "bridge"], "worker": []}
+VERSION: Final = "0.1.0"
+
+
+class BuildError(RuntimeError):
+    """An image could not be built. The message says what to do."""
+
+
+def fill_context() -> Path:
+    """Writes what goes into each image; returns the folder."""
+    shutil.rmtree(CONTEXT, ignore_errors=True)
+    CONTEXT.mkdir(parents=True)
+    _run(UV, "build", "--quiet", "--wheel", "--out-dir", CONTEXT / "wheel", ROOT)
+    (wheel,) = (CONTEXT / "wheel").glob("*.whl")
+    for name, extra in EXTRAS.items():
+        locked, into = CONTEXT / f"{name}.txt", CONTEXT / name
+        _run(UV, "export", "--quiet", "--frozen", "--no-default-groups", "--no-emit-project", *extra, "--output-file", locked)
+        place = ("--target", into, "--python-version", PYTHON, "--python-platform", PLATFORM, "--only-binary", ":all:")
+        _run(UV, "pip", "install", "--quiet", "--require-hashes", *place, "--requirement", locked)
+        _run(UV, "pip", "install", "--quiet", "--no-deps", *place, wheel)
+    shutil.copy(ROOT / "tests" / "images" / "hello.py", CONTEXT / "worker" / "hello.py")
+    return CONTEXT
+
+
+def build(base: str | None = None) -> list[str]:
+    """Builds every image; returns their names."""
+    builder = next((found for name in ("docker", "podman", "buildah") if (found := _works(name))), None)
+    if builder is None:
+        raise BuildError("none of docker, podman and buildah works here")
+    context, images = fill_context(), []
+    for name in EXTRAS:
+        image = f"localhost/tenure-{name}:{VERSION}"
+        based = ["--build-arg", f"BASE={base}"] if base is not None else []
+        file = ("--file", ROOT / "k8s" / "Dockerfile", "--target", name, "--tag", image)
+        _run(builder, "build", *file, *based, context)
+        images.append(image)
+    return images
+
+
+def _works(name: str) -> str | None:
+    """The program, if it is there and its engine answers."""
+    found = shutil.which(name)
+    if found is None or subprocess.run([found, "info"], check=False, capture_output=True).returncode != 0:
+        return None
+    return found
+
+
+def _run(*command: str | Path) -> None:
+    done = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise BuildError(f"{' '.join(map(str, command))} ended with {done.returncode}\n{(done.stderr or done.stdout)[-2_000:]}")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Builds, and prints the images' names."""
+    try:
+        print("\n".join(build(*arguments[:1])))
+    except BuildError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
