@@ -19,6 +19,12 @@ from store_service.client import StoreError
 REASON_CHARACTERS = 200
 
 
+def tell_reason(cancelled: Notification) -> None:
+    """Logs why a client cancelled."""
+    if isinstance(reason := cancelled.params.get("reason"), str):
+        structlog.get_logger().debug("cancel_asked", reason=reason[:REASON_CHARACTERS])
+
+
 class Dispatcher:
     """Knows which method answers, once it has read what a request says about itself."""
 
@@ -70,8 +76,7 @@ class Dispatcher:
         is_legacy = any(version in LEGACY_VERSIONS for version in headers.all(VERSION_HEADER))
         if message.method != CANCELLED or not is_legacy or not is_request_id(request_id):
             return
-        if isinstance(reason := message.params.get("reason"), str):
-            structlog.get_logger().debug("cancel_asked", reason=reason[:REASON_CHARACTERS])
+        tell_reason(message)
         try:
             if session := self._open_session(headers, caller):
                 await self._methods.cancel_legacy_call(caller, call_reference(session, request_id))

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final
 
 from mcp_bridge.access.callers import Caller
-from mcp_bridge.dispatch import Dispatcher
+from mcp_bridge.dispatch import Dispatcher, tell_reason
 from mcp_bridge.journal import Entry, Journal, failure_for
 from mcp_bridge.lines import LINE_BYTES, Lines, LineTooLong
 from mcp_bridge.methods.calls import Outbox
@@ -115,6 +115,7 @@ class Stdio:
         request_id = message.params.get("requestId") if message.method == CANCELLED else None
         task = self._unanswered.pop(request_id, None) if is_request_id(request_id) else None
         if task is not None:
+            tell_reason(message)
             task.cancel()
 
     async def _answer(self, message: Request, entry: Entry) -> None:

@@ -58,6 +58,7 @@ _SHOWN: Final[Mapping[str, str]] = {
     "description": "description",
     "input_schema": "inputSchema",
     "output_schema": "outputSchema",
+    "icons": "icons",
     "annotations": "annotations",
 }
 

@@ -89,7 +89,7 @@ class LegacyMethods:
             news = await self._held.hold(call, route, task, state=state, relay=relay, is_resumed=False)
         if news is not None and not is_terminal(news):  # it asks, whom nobody here can answer
             news = await self._held.end(call.caller, route, task) or news
-            require_shown(call, open_questions(news))
+            require_shown(call, route.grants.asked(call.caller, open_questions(news), is_own=True))
         return as_legacy_tool_result(timed_out(route) if news is None else result_of(news))
 
     async def cancel_call(self, caller: Caller, reference: str) -> None:

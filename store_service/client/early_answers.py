@@ -1,16 +1,13 @@
 """Answers that came before their questions: whether they answer them."""
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any
 
 import jsonschema_rs
 import msgspec
 from taskstore.v1 import leases_pb2, types_pb2
 
-from store_service.client.questions import read_as
-
-_APPROVAL: Final = "dev.tenure/approval"
-"""The member of a question's `_meta` by which it belongs to somebody else than whoever called."""
+from store_service.client.questions import APPROVAL, read_as
 
 
 def fitting_keys(requests: Iterable[leases_pb2.NewInputRequest], answers: Iterable[types_pb2.InputAnswer]) -> list[str]:
@@ -28,7 +25,7 @@ def fitting_keys(requests: Iterable[leases_pb2.NewInputRequest], answers: Iterab
 def _fits(request: leases_pb2.NewInputRequest, response: Any) -> bool:
     params = msgspec.json.decode(request.params.data)
     meta = params.get("_meta")
-    if isinstance(meta, dict) and meta.get(_APPROVAL):
+    if isinstance(meta, dict) and meta.get(APPROVAL):
         return False
     try:
         read_as(request.method, response)

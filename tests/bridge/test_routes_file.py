@@ -51,6 +51,15 @@ def test_a_route_has_what_the_file_says(tmp_path: Path) -> None:
     assert list(shown) == ["name", "title", "description", "inputSchema", "outputSchema", "annotations"]
 
 
+def test_icons_are_shown_as_mcp_has_them(tmp_path: Path) -> None:
+    icons = [
+        {"src": "https://x.example/i.png", "mimeType": "image/png", "sizes": ["48x48", "any"], "theme": "dark"},
+        {"src": "data:image/svg+xml;base64,AAAA"},
+    ]
+    route = routes_of(tmp_path, tool(icons=icons))["t"]
+    assert json.loads(route.description)["icons"] == json.loads(route.legacy_description)["icons"] == icons
+
+
 def test_a_route_has_defaults_for_what_the_file_does_not_say(tmp_path: Path) -> None:
     route = routes_of(tmp_path, tool())["t"]
     assert (route.workflow_version, route.priority, route.output_schema, route.requires) == (1, 0, b"", ())
@@ -146,6 +155,14 @@ def test_yaml_is_read_as_json_would_be(tmp_path: Path) -> None:
         ({"name": "x" * 65}, "name: must be 1 to 64 of"),
         ({"name": ""}, "name: must be 1 to 64 of"),
         ({"workflow": ""}, "workflow: must be the name of a workflow"),
+        ({"icons": [{}]}, "icons[0].src: is missing"),
+        ({"icons": [{"src": "http://x.example/i.png"}]}, "icons[0].src: must be an https URL"),
+        ({"icons": [{"src": "data:text/html,x"}]}, "icons[0].src: must be an https URL"),
+        ({"icons": [{"src": "https://x.example/a b"}]}, "icons[0].src: must be an https URL"),
+        ({"icons": [{"src": "https://x.example/i", "theme": "red"}]}, "icons[0].theme: must be light or dark"),
+        ({"icons": [{"src": "https://x.example/i", "sizes": ["48"]}]}, "icons[0].sizes[0]: must be like 48x48"),
+        ({"icons": [{"src": "https://x.example/i", "url": "x"}]}, "icons[0].url: is not a key"),
+        ({"icons": [{"src": "https://x.example/i"}] * 17}, "icons: must be a list of at most 16"),
         ({"workflow_version": 0}, "workflow_version: must be a whole number from 1"),
         ({"task": "sometimes"}, "task: must be required, optional or never"),
         ({"ttl": "1 hour"}, "ttl: must be a duration such as"),

@@ -145,6 +145,7 @@ async def abandoned_in(database: asyncpg.Connection, task_id: str) -> float:
     return float(await database.fetchval(query, task_id))
 
 
+@pytest.mark.must("O-01", "O-03")
 async def test_a_client_of_today_discovers_lists_calls_and_follows_a_task(host: Host, store: Stubs) -> None:
     host.ask("server/discover", request_id="a")
     discovered = await host.read()
@@ -176,6 +177,7 @@ async def test_requests_run_side_by_side_with_progress_and_without_headers(host:
     assert (await host.read())["id"] == 1
 
 
+@pytest.mark.must("O-07")
 async def test_a_legacy_host_initializes_and_calls(host: Host, store: Stubs) -> None:
     host.send({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": "2025-06-18"}})
     host.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
@@ -230,6 +232,7 @@ async def test_an_id_that_is_under_way_is_not_used_again(host: Host, store: Stub
     assert "result" in await host.read()
 
 
+@pytest.mark.must("O-04", "O-05")
 async def test_a_cancelled_request_is_not_answered_and_its_work_has_its_grace(
     host: Host, store: Stubs, database: asyncpg.Connection, clock: Clock
 ) -> None:
@@ -260,6 +263,7 @@ async def test_a_request_that_is_cancelled_at_once_leaves_nothing_behind(host: H
     assert "result" in await host.read()
 
 
+@pytest.mark.must("O-06")
 async def test_the_end_of_the_input_lets_go_of_every_call_and_ends_the_process(host: Host, store: Stubs, clock: Clock) -> None:
     for request_id in range(3):
         host.call("held", request_id=request_id)
@@ -294,6 +298,7 @@ async def test_a_host_that_does_not_read_any_more_has_left(host: Host, store: St
         assert await host.process.wait() == 0
 
 
+@pytest.mark.must("C-01", "S-07")
 async def test_a_subscription_tells_and_ends_with_its_result_and_a_cancelled(host: Host, store: Stubs) -> None:
     host.call("task", capabilities=TASKS)
     task_id = (await host.read())["result"]["taskId"]
@@ -327,6 +332,7 @@ async def test_a_bridge_that_is_told_to_end_says_so_to_whoever_listens(host: Hos
     assert await state_of(store, task.lease.task_id) == "LEASED"
 
 
+@pytest.mark.must("O-02")
 async def test_standard_output_has_messages_alone_and_the_log_goes_to_standard_error(host: Host) -> None:
     host.ask("server/discover")
     await host.read()

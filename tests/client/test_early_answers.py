@@ -69,9 +69,7 @@ def test_an_answer_that_does_not_answer_its_question_does_not_fit(question: Ques
 
 
 def test_an_approval_is_never_answered_by_whoever_called() -> None:
-    params = {**FORM.params(), "_meta": {"dev.tenure/approval": True}}
-    asked = leases_pb2.NewInputRequest(name="q", method=FORM.method, params=types_pb2.Payload(data=json.dumps(params).encode()))
-    assert fitting(asked, q=YES) == []
+    assert fitting(Form(FORM.message, FORM.schema, approval=True), q=YES) == []
     unknown = leases_pb2.NewInputRequest(name="q", method="new/kind", params=types_pb2.Payload(data=b"{}"))
     assert fitting(unknown, q=YES) == []
 
