@@ -37,6 +37,8 @@ MAX_CRASHES: Final = 2
 TAKEN_IN_HAND: Final = """
 CREATE TABLE clock.hand (at timestamptz NOT NULL, dice float8 NOT NULL);
 INSERT INTO clock.hand VALUES ('2030-01-01Z', 0.5);
+GRANT USAGE ON SCHEMA clock TO PUBLIC;
+GRANT SELECT ON clock.hand TO PUBLIC;
 CREATE OR REPLACE FUNCTION tenure.task_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS 'SELECT at FROM clock.hand';
 CREATE FUNCTION clock.random() RETURNS float8 LANGUAGE sql VOLATILE AS 'SELECT dice FROM clock.hand';
 ALTER FUNCTION tenure.finish_tasks SET search_path = tenure, clock, pg_catalog, pg_temp;
