@@ -85,7 +85,7 @@ class Guard(grpc.aio.ServerInterceptor):
             if isinstance(request, Message):
                 check(caller, request)
             else:
-                request = _check_each(caller, request)
+                request = Admitted(caller, request)
             with self._one_more(caller):
                 async for answer in inner(request, context):
                     yield answer
@@ -123,10 +123,20 @@ def check(caller: Caller, request: Message) -> None:
         one(caller, request)
 
 
-async def _check_each(caller: Caller, requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
-    async for request in requests:
-        check(caller, request)
-        yield request
+class Admitted:
+    """The messages of a caller that sends a stream of them. Each part of one is to be checked by whoever does what it asks for,
+    so that one that is refused does not end the stream of all others."""
+
+    def __init__(self, caller: Caller, requests: AsyncIterator[Any]) -> None:
+        self._caller = caller
+        self._requests = requests
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return aiter(self._requests)
+
+    def check(self, part: Message) -> None:
+        """Raises Refusal PERMISSION_DENIED for what the caller may not touch."""
+        check(self._caller, part)
 
 
 @cache

@@ -17,6 +17,7 @@ from store_service.operations.waits import Waits
 from store_service.operations.watches import News, Watch, Watches
 from store_service.rpc import reading, writing
 from store_service.rpc.calls import run_each
+from store_service.rpc.guard import Admitted
 from store_service.rpc.status import to_status
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -149,7 +150,7 @@ class TaskService(tasks_pb2_grpc.TaskServiceServicer):
         return tasks_pb2.ForkTaskResponse(task=writing.to_task(forked.task), replayed=forked.replayed)
 
 
-async def _follow(requests: AsyncIterator[tasks_pb2.WatchTasksRequest], watch: Watch) -> None:
+async def _follow(requests: AsyncIterator[tasks_pb2.WatchTasksRequest] | Admitted, watch: Watch) -> None:
     """Does what the caller of a watch says. It ends with the watch, or with what the caller has to say."""
     try:
         async for request in requests:
@@ -158,6 +159,8 @@ async def _follow(requests: AsyncIterator[tasks_pb2.WatchTasksRequest], watch: W
                 watch.remove(number)
             for one in request.add:
                 try:
+                    if isinstance(requests, Admitted):
+                        requests.check(one)
                     wanted, known_change = reading.read_watched(one)
                 except Refusal as refusal:
                     watch.refuse(one.number, refusal)

@@ -19,7 +19,7 @@ from store_service.rpc.rules import RULES, check_rules
 from tests.conftest import Stubs
 from tests.descriptors import methods
 from tests.security.store.conftest import Guarded
-from tests.store.builders import cancel, checkpoint, claim, complete, heartbeat, new_task, refusal_of
+from tests.store.builders import cancel, checkpoint, claim, complete, heartbeat, new_task, refusal_in, refusal_of
 
 OWN_ROLE = {
     Role.BRIDGE: "bridge-of-acme",
@@ -95,9 +95,14 @@ async def test_a_bridge_of_one_tenant_reaches_no_other(guarded: Guarded) -> None
         assert await is_denied(acme.tasks.CreateTasks(batch))
         assert await is_denied(acme.tasks.GetTask(tasks_pb2.GetTaskRequest(tenant_id="globex", task_id=other.task_id)))
         assert await is_denied(acme.tasks.CancelTask(cancel(other.task_id, tenant_id="globex")))
-        watched = [tasks_pb2.WatchedTask(tenant_id="globex", task_id=other.task_id)]
-        watch = acme.tasks.WatchTasks(iter([tasks_pb2.WatchTasksRequest(add=watched)]))
-        assert await is_denied(anext(aiter(watch)))
+        watched = [
+            tasks_pb2.WatchedTask(number=1, tenant_id="globex", task_id=other.task_id),
+            tasks_pb2.WatchedTask(number=2, tenant_id="acme", task_id=own.task_id),
+        ]
+        watch = aiter(acme.tasks.WatchTasks(iter([tasks_pb2.WatchTasksRequest(add=watched)])))
+        told = [*(await anext(watch)).items, *(await anext(watch)).items]
+        assert (told[0].number, refusal_in(told[0].refused).reason) == (1, "PERMISSION_DENIED")
+        assert (told[1].number, told[1].task.task_id) == (2, own.task_id), "one that is refused does not end the others"
         assert (
             await acme.tasks.GetTask(tasks_pb2.GetTaskRequest(tenant_id="acme", task_id=own.task_id))
         ).task.task_id == own.task_id
