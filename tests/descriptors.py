@@ -11,7 +11,7 @@ from google.protobuf.descriptor import FileDescriptor, MethodDescriptor
 READS: Final = frozenset(
     {
         *("GetTask", "GetTasks", "FindTask", "ListTasks", "WatchTasks", "ListTaskHistory", "ListCheckpoints", "GetCheckpoint"),
-        "GetSignal",
+        *("GetSignal", "ListSignals"),
         *("LoadInput", "LoadEarlyAnswers", "LoadCheckpoints", "WatchLeases"),
         *("GetTenant", "GetBudget", "ListBudgetFacts", "ListTombstones", "GetTombstone"),
     }

@@ -135,6 +135,12 @@ class TaskStore:
         """Reads where a signal stands."""
         return await self._call(self._stub.GetSignal, request, timeout_seconds)
 
+    async def list_signals(
+        self, request: tasks_pb2.ListSignalsRequest, *, timeout_seconds: float = 10
+    ) -> tasks_pb2.ListSignalsResponse:
+        """Reads one page of a tenant's signals, newest first: dead letters, and what waits."""
+        return await self._call(self._stub.ListSignals, request, timeout_seconds)
+
     async def fork_task(self, request: tasks_pb2.ForkTaskRequest, *, timeout_seconds: float = 10) -> tasks_pb2.ForkTaskResponse:
         """Creates a task that starts with the first checkpoints of another."""
         return await self._call(self._stub.ForkTask, request, timeout_seconds)

@@ -1,6 +1,7 @@
 """Rows of waits, questions, signals and forks. Source of the texts: `waits.sql`."""
 
 from collections.abc import Sequence
+from datetime import datetime
 from uuid import UUID
 
 import asyncpg
@@ -11,7 +12,7 @@ from store_service.db.queries import Queries
 from store_service.model.leases import Suspend
 from store_service.model.limits import PENDING_SIGNALS_PER_TASK, QUESTIONS_PER_TASK
 from store_service.model.tasks import Answers, Fork, NewSignal
-from store_service.model.waits import SignalFacts, SignalState
+from store_service.model.waits import SignalFacts, SignalFilter, SignalState
 
 
 class WaitRows:
@@ -78,7 +79,17 @@ class WaitRows:
     async def get_signal(self, tenant_id: str, signal_id: str) -> SignalFacts | None:
         """What is known of a signal, if there is one."""
         rows = await self._database.read(self._queries["get_signal"], tenant_id, signal_id)
-        return SignalFacts(**{**rows[0], "state": SignalState(rows[0]["state"])}) if rows else None
+        return _signal(rows[0]) if rows else None
+
+    async def list_signals(self, wanted: SignalFilter, after: tuple[datetime, str] | None, limit: int) -> list[SignalFacts]:
+        """A page of signals, newest first."""
+        states = list(wanted.states or SignalState)
+        page = (wanted.tenant_id, states, *(after or (None, None)), limit)
+        if wanted.task_id is None:
+            rows = await self._database.read(self._queries["list_signals"], *page)
+        else:
+            rows = await self._database.read(self._queries["list_signals_of_task"], *page, wanted.task_id)
+        return [_signal(row) for row in rows]
 
     async def fork_task(self, fork: Fork, task_id: UUID, digest: bytes) -> asyncpg.Record:
         """A row: outcome, task_id, opened."""
@@ -100,3 +111,7 @@ class WaitRows:
         """Forgets signals that are over; returns how many."""
         rows = await self._database.write(self._queries["compact_signals"], tenant_id, older_than_ms, limit)
         return int(rows[0]["compacted"])
+
+
+def _signal(row: asyncpg.Record) -> SignalFacts:
+    return SignalFacts(**{**row, "state": SignalState(row["state"])})

@@ -18,7 +18,27 @@ SELECT outcome, replayed, opened FROM tenure.publish_signal(tenure.allow($1), $2
 
 -- name: get_signal
 -- $1 tenant, $2 signal
-SELECT task_id, name, state, accepted_at FROM tenure.signal WHERE tenant_id = (SELECT tenure.allow($1)) AND signal_id = $2
+SELECT signal_id, task_id, name, state, accepted_at FROM tenure.signal WHERE tenant_id = (SELECT tenure.allow($1)) AND signal_id = $2
+
+-- name: list_signals
+-- $1 tenant, $2 states, $3 accepted_at and $4 signal of the last row of the page before, or null, $5 page size. Newest first.
+SELECT f.signal_id, f.task_id, f.name, f.state, f.accepted_at
+FROM unnest($2::text[]) u(state)
+CROSS JOIN LATERAL (
+  SELECT x.signal_id, x.task_id, x.name, x.state, x.accepted_at FROM tenure.signal x
+  WHERE x.tenant_id = (SELECT tenure.allow($1)) AND x.state = u.state
+    AND (x.accepted_at, x.signal_id) < (coalesce($3::timestamptz, 'infinity'), coalesce($4::text, ''))
+  ORDER BY x.accepted_at DESC, x.signal_id DESC LIMIT $5
+) f
+ORDER BY f.accepted_at DESC, f.signal_id DESC LIMIT $5
+
+-- name: list_signals_of_task
+-- $1 tenant, $2 states, $3 accepted_at and $4 signal of the last row of the page before, or null, $5 page size, $6 task.
+-- Newest first.
+SELECT x.signal_id, x.task_id, x.name, x.state, x.accepted_at FROM tenure.signal x
+WHERE x.tenant_id = (SELECT tenure.allow($1)) AND x.task_id = $6 AND x.state = ANY ($2::text[])
+  AND (x.accepted_at, x.signal_id) < (coalesce($3::timestamptz, 'infinity'), coalesce($4::text, ''))
+ORDER BY x.accepted_at DESC, x.signal_id DESC LIMIT $5
 
 -- name: fork_task
 -- $1 tenant, $2 source, $3 checkpoints, $4 issuer or null, $5 subject or null, $6 new task, $7 request, $8 digest

@@ -96,7 +96,17 @@ class Published:
 class SignalFacts:
     """What is known of a signal, without its payload."""
 
+    signal_id: str
     task_id: UUID
     name: str
     state: SignalState
     accepted_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class SignalFilter:
+    """Which of a tenant's signals are listed."""
+
+    tenant_id: str
+    states: tuple[SignalState, ...]
+    task_id: UUID | None

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
+from datetime import datetime
 from uuid import uuid4
 
 from store_service.db.batch import Batcher, BatchMetrics
@@ -10,7 +11,7 @@ from store_service.db.wakeups import Wakeups
 from store_service.model.leases import Suspend
 from store_service.model.refusals import Reason, Refusal
 from store_service.model.tasks import Answers, Created, Fork, NewSignal, TaskRead, TaskRef, TaskView
-from store_service.model.waits import Published, SignalFacts, SignalState
+from store_service.model.waits import Published, SignalFacts, SignalFilter, SignalState
 from store_service.operations.tasks import Tasks
 
 
@@ -61,6 +62,10 @@ class Waits:
         if signal is None:
             raise Refusal(Reason.SIGNAL_NOT_FOUND)
         return signal
+
+    async def list_signals(self, wanted: SignalFilter, *, after: tuple[datetime, str] | None, limit: int) -> list[SignalFacts]:
+        """A page of a tenant's signals, newest first."""
+        return await self._rows.list_signals(wanted, after, limit)
 
     async def compact_signals(self, tenant_id: str, *, older_than_ms: int, limit: int) -> int:
         """Forgets signals that are over and old enough; never pending ones. Returns how many."""

@@ -23,7 +23,7 @@ from store_service.model.leases import (
 )
 from store_service.model.limits import check_name, check_range, check_task_id, check_text
 from store_service.model.payloads import JSON, check_json, check_payload
-from store_service.model.refusals import invalid
+from store_service.model.refusals import Refusal, invalid
 from store_service.model.states import TaskState
 from store_service.model.tasks import (
     Answers,
@@ -36,7 +36,7 @@ from store_service.model.tasks import (
     TaskRef,
     TaskView,
 )
-from store_service.model.waits import Answer, NewQuestion, WaitKind
+from store_service.model.waits import Answer, NewQuestion, SignalState, WaitKind
 
 _INT31 = range(2**31)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -84,7 +84,16 @@ def read_states(states: Sequence[types_pb2.TaskState.ValueType]) -> tuple[TaskSt
     """A filter of states."""
     for state in states:
         check_range("states", state, range(1, types_pb2.TASK_STATE_CANCELLED + 1))
-    return tuple(TaskState(types_pb2.TaskState.Name(state).removeprefix("TASK_STATE_")) for state in states)
+    names = (types_pb2.TaskState.Name(state).removeprefix("TASK_STATE_") for state in states)
+    return tuple(dict.fromkeys(map(TaskState, names)))
+
+
+def read_signal_states(states: Sequence[tasks_pb2.SignalState.ValueType]) -> tuple[SignalState, ...]:
+    """A filter of signals' states."""
+    for state in states:
+        check_range("states", state, range(1, tasks_pb2.SIGNAL_STATE_DEAD_LETTER + 1))
+    names = (tasks_pb2.SignalState.Name(state).removeprefix("SIGNAL_STATE_") for state in states)
+    return tuple(dict.fromkeys(map(SignalState, names)))
 
 
 def read_time(field: str, message: timestamp_pb2.Timestamp) -> datetime:
@@ -252,14 +261,27 @@ def read_confirm_cancel(message: leases_pb2.ConfirmCancelRequest) -> Finish:
 
 
 def read_page_token(token: str) -> tuple[datetime, UUID] | None:
-    """Where a page starts; None for the first."""
+    """Where a page of tasks starts; None for the first."""
+    after = read_signals_page_token(token)
+    try:
+        return after and (after[0], UUID(hex=after[1]))
+    except ValueError:
+        raise _bad_page_token() from None
+
+
+def read_signals_page_token(token: str) -> tuple[datetime, str] | None:
+    """Where a page of signals starts; None for the first."""
     if not token:
         return None
     try:
-        micros, _, task_id = token.partition(".")
-        return _EPOCH + timedelta(microseconds=int(micros, 16)), UUID(hex=task_id)
+        micros, _, last_id = token.partition(".")
+        return _EPOCH + timedelta(microseconds=int(micros, 16)), check_text("page_token", last_id, most_bytes=128)
     except (ValueError, OverflowError):
-        raise invalid("page_token", "must be one that an earlier answer gave") from None
+        raise _bad_page_token() from None
+
+
+def _bad_page_token() -> Refusal:
+    return invalid("page_token", "must be one that an earlier answer gave")
 
 
 def read_suspend(message: leases_pb2.SuspendTaskRequest) -> Suspend:

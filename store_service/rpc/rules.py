@@ -32,6 +32,7 @@ RULES: Final[Mapping[str, Mapping[str, frozenset[Role]]]] = {
         "AnswerInputs": _CALLERS,
         "PublishSignal": _CALLERS,
         "GetSignal": _CALLERS,
+        "ListSignals": _AUDIT,
         "ForkTask": _CALLERS,
     },
     "LeaseService": {

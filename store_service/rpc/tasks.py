@@ -11,7 +11,7 @@ from store_service.model import limits
 from store_service.model.limits import check_name, check_page, check_range, check_task_id, check_text
 from store_service.model.refusals import Refusal
 from store_service.model.tasks import Created, TaskFilter, TaskRef
-from store_service.model.waits import SignalState
+from store_service.model.waits import SignalFilter, SignalState
 from store_service.operations.tasks import Tasks
 from store_service.operations.waits import Waits
 from store_service.operations.watches import News, Watch, Watches
@@ -76,7 +76,7 @@ class TaskService(tasks_pb2_grpc.TaskServiceServicer):
             created_before=times["created_before"],
         )
         tasks, more = await self._tasks.list_tasks(wanted, after=reading.read_page_token(request.page_token), limit=limit)
-        token = writing.to_page_token(tasks[-1]) if more and tasks else ""
+        token = writing.to_page_token(tasks[-1].created_at, tasks[-1].task_id.hex) if more and tasks else ""
         return tasks_pb2.ListTasksResponse(tasks=[writing.to_task(task) for task in tasks], next_page_token=token)
 
     async def CancelTask(self, request: tasks_pb2.CancelTaskRequest, context: Context) -> tasks_pb2.CancelTaskResponse:
@@ -143,6 +143,30 @@ class TaskService(tasks_pb2_grpc.TaskServiceServicer):
             name=signal.name,
             state=_signal_state(signal.state),
             accepted_at=writing.to_time(signal.accepted_at),
+        )
+
+    async def ListSignals(self, request: tasks_pb2.ListSignalsRequest, context: Context) -> tasks_pb2.ListSignalsResponse:
+        limit = check_page("page_size", request.page_size, most=limits.LIST_PAGE)
+        wanted = SignalFilter(
+            check_name("tenant_id", request.tenant_id),
+            reading.read_signal_states(request.states),
+            check_task_id("task_id", request.task_id) if request.task_id else None,
+        )
+        after = reading.read_signals_page_token(request.page_token)
+        signals = await self._waits.list_signals(wanted, after=after, limit=limit)
+        token = writing.to_page_token(signals[-1].accepted_at, signals[-1].signal_id) if len(signals) == limit else ""
+        return tasks_pb2.ListSignalsResponse(
+            signals=[
+                tasks_pb2.ListSignalsResponse.Signal(
+                    signal_id=signal.signal_id,
+                    task_id=str(signal.task_id),
+                    name=signal.name,
+                    state=_signal_state(signal.state),
+                    accepted_at=writing.to_time(signal.accepted_at),
+                )
+                for signal in signals
+            ],
+            next_page_token=token,
         )
 
     async def ForkTask(self, request: tasks_pb2.ForkTaskRequest, context: Context) -> tasks_pb2.ForkTaskResponse:

@@ -268,6 +268,6 @@ def to_tombstone(value: Tombstone) -> retention_pb2.Tombstone:
     )
 
 
-def to_page_token(last: Task) -> str:
-    """Where the next page of a list starts."""
-    return f"{(last.created_at - _EPOCH) // timedelta(microseconds=1):x}.{last.task_id.hex}"
+def to_page_token(at: datetime, last_id: str) -> str:
+    """Where the next page of a list starts: after the row of this time and id."""
+    return f"{(at - _EPOCH) // timedelta(microseconds=1):x}.{last_id}"

@@ -18,7 +18,7 @@ from tests.client.fake_store import LIMITS, abort
 SILENCE = "silence"
 METHODS = (
     "CreateTask", "GetTask", "AttachTask", "CancelTask", "ListTasks", "ListTaskHistory", "ListCheckpoints", "AnswerInputs",
-    "PublishSignal", "GetSignal", "ForkTask", "FindTask",
+    "PublishSignal", "GetSignal", "ListSignals", "ForkTask", "FindTask",
 )  # fmt: skip
 
 

@@ -45,16 +45,20 @@ async def test_answers_signals_and_forks_are_repeated_as_they_are_safe_to_repeat
     answered = tasks_pb2.AnswerInputsResponse(outcomes=[tasks_pb2.ANSWER_OUTCOME_ACCEPTED])
     published = tasks_pb2.PublishSignalResponse(state=tasks_pb2.SIGNAL_STATE_CONSUMED)
     found = tasks_pb2.GetSignalResponse(name="paid")
+    listed = tasks_pb2.ListSignalsResponse(next_page_token="more")
     forked = tasks_pb2.ForkTaskResponse(replayed=True)
     for method, response in zip(
-        ("AnswerInputs", "PublishSignal", "GetSignal", "ForkTask"), (answered, published, found, forked), strict=True
+        ("AnswerInputs", "PublishSignal", "GetSignal", "ListSignals", "ForkTask"),
+        (answered, published, found, listed, forked),
+        strict=True,
     ):
         scripted.answers[method].extend(["OUTCOME_UNKNOWN", response])
     assert await client.answer_inputs(tasks_pb2.AnswerInputsRequest(task_id="t1")) == answered
     assert await client.publish_signal(tasks_pb2.PublishSignalRequest(signal_id="s1")) == published
     assert await client.get_signal(tasks_pb2.GetSignalRequest(signal_id="s1")) == found
+    assert await client.list_signals(tasks_pb2.ListSignalsRequest(tenant_id="acme")) == listed
     assert await client.fork_task(tasks_pb2.ForkTaskRequest(request_id="r1")) == forked
-    assert len(scripted.calls) == 8
+    assert len(scripted.calls) == 10
 
 
 async def test_a_lost_answer_leaves_time_for_another_try(scripted: FakeTasks, client: TaskStore) -> None:

@@ -120,7 +120,7 @@ async def test_filters_narrow_a_list(store: Stubs, clock: Clock) -> None:
         (types_pb2.TASK_STATE_CANCELLED, held[3].task_id),
     ]
     for state, task_id in by_state:
-        assert await ids(store, states=[state]) == [task_id]
+        assert await ids(store, states=[state]) == await ids(store, states=[state, state]) == [task_id]
     assert await ids(store, states=[types_pb2.TASK_STATE_WAITING]) == []
     assert set(await ids(store, states=[state for state, _ in by_state[:2]])) == {queued.task_id, held[0].task_id}
     assert await ids(store, workflow="c") == [held[1].task_id]

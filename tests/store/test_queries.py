@@ -23,6 +23,8 @@ WHOLE: Final = {
         *(field.name for field in fields(TenantPolicy)),
     },
     "get_signal": {field.name for field in fields(SignalFacts)},
+    "list_signals": {field.name for field in fields(SignalFacts)},
+    "list_signals_of_task": {field.name for field in fields(SignalFacts)},
     "remove_tasks": TOMBSTONE,
     "list_tombstones": TOMBSTONE,
     "get_tombstone": TOMBSTONE,

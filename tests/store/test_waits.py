@@ -1,6 +1,7 @@
 """A task waits for the time, for a signal, for answers: one thing ends each wait, and what ended it reaches the worker."""
 
 import asyncio
+from typing import Any
 
 import asyncpg
 import pytest
@@ -118,6 +119,60 @@ async def test_signals_to_a_task_that_ended_are_dead_letters_and_so_are_those_it
     await store.leases.CompleteTask(complete(held))
     assert await signal_state(store, "left") == DEAD
     assert (await publish(store, held.task_id, name="go", signal_id="late")).state == DEAD
+
+
+async def test_dead_letters_are_listed_page_by_page_newest_first(store: Stubs, clock: Clock) -> None:
+    held = (await create_and_lease(store)).lease
+    other = await create(store, workflow="other")
+    for number in range(5):
+        await publish(store, held.task_id, name="go", signal_id=f"left.{number}")
+        await clock.advance(seconds=1)
+    await publish(store, other.task_id, name="go", signal_id="waits")
+    await store.leases.CompleteTask(complete(held))
+    for number in range(2):
+        await publish(store, held.task_id, name="late", signal_id=f"late.{number}")
+    dead, pending = tasks_pb2.SIGNAL_STATE_DEAD_LETTER, tasks_pb2.SIGNAL_STATE_PENDING
+
+    async def listed(**fields: Any) -> list[str]:
+        request = tasks_pb2.ListSignalsRequest(tenant_id=TENANT, **fields)
+        found: list[tasks_pb2.ListSignalsResponse.Signal] = []
+        while True:
+            answer = await store.tasks.ListSignals(request)
+            assert len(answer.signals) <= (request.page_size or 100)
+            found += answer.signals
+            if not answer.next_page_token:
+                return [one.signal_id for one in found]
+            request.page_token = answer.next_page_token
+
+    letters = ["late.1", "late.0", *(f"left.{number}" for number in reversed(range(5)))]
+    for page_size in (1, 2, 7, 8, 0):
+        assert await listed(states=[dead], page_size=page_size) == letters
+        assert await listed(states=[dead], task_id=held.task_id, page_size=page_size) == letters
+        assert await listed(page_size=page_size) == [*letters[:2], "waits", *letters[2:]]
+    assert await listed(states=[pending]) == await listed(task_id=other.task_id) == ["waits"]
+    assert await listed(states=[pending], task_id=held.task_id) == []
+    first = (await store.tasks.ListSignals(tasks_pb2.ListSignalsRequest(tenant_id=TENANT))).signals[0]
+    assert (first.task_id, first.name, first.state) == (held.task_id, "late", dead)
+    read = await store.tasks.GetSignal(tasks_pb2.GetSignalRequest(tenant_id=TENANT, signal_id=first.signal_id))
+    assert (read.state, read.accepted_at) == (first.state, first.accepted_at)
+    assert not (await store.tasks.ListSignals(tasks_pb2.ListSignalsRequest(tenant_id="other"))).signals
+
+
+@pytest.mark.parametrize(
+    ("field", "wrong"),
+    [
+        ("tenant_id", {"tenant_id": ""}),
+        ("states", {"states": [tasks_pb2.SIGNAL_STATE_UNSPECIFIED]}),
+        ("task_id", {"task_id": "x"}),
+        ("page_size", {"page_size": 1_001}),
+        ("page_token", {"page_token": "x"}),
+        ("page_token", {"page_token": "5.a\0"}),
+    ],
+)
+async def test_a_list_of_signals_that_makes_no_sense_is_refused(store: Stubs, field: str, wrong: dict[str, Any]) -> None:
+    right: dict[str, Any] = {"tenant_id": TENANT}
+    request = tasks_pb2.ListSignalsRequest(**right | wrong)
+    await assert_invalid(store.tasks.ListSignals(request), field)
 
 
 async def test_compaction_forgets_what_is_over_and_never_what_is_pending(store: Stubs, clock: Clock) -> None:

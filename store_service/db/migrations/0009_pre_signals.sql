@@ -16,6 +16,7 @@ CREATE TABLE tenure.signal (
 ALTER TABLE tenure.signal ALTER COLUMN data SET STORAGE EXTERNAL;
 CREATE INDEX signal_pending ON tenure.signal (tenant_id, task_id, name, accepted_at, signal_id) WHERE state = 'PENDING';
 CREATE INDEX signal_of_task ON tenure.signal (tenant_id, task_id);
+CREATE INDEX signal_listed ON tenure.signal (tenant_id, state, accepted_at, signal_id);
 CREATE INDEX signal_over ON tenure.signal (tenant_id, accepted_at) WHERE state <> 'PENDING';
 
 -- Publishes a signal. NOT_FOUND, SIGNAL_ID_CONFLICT, SIGNAL_LIMIT, or where it stands: CONSUMED (it woke the task), PENDING,

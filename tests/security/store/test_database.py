@@ -163,7 +163,7 @@ async def test_with_the_tenant_taken_out_of_every_query_no_tenant_sees_another(
     await mutant.stop()
     assert wrong.keys() >= {
         *("get_tasks", "list_tasks", "list_all_tasks", "list_task_history", "list_checkpoints", "is_task", "get_signal"),
-        "get_tenant",
+        *("get_tenant", "list_signals", "list_signals_of_task"),
         *("get_budget", "list_tombstones", "get_tombstone"),
     }
 
@@ -181,6 +181,9 @@ async def no_tenant_sees_another(stubs: Stubs, tasks: dict[str, str]) -> None:
             with pytest.raises(grpc.aio.AioRpcError) as raised:
                 await call
             assert raised.value.code() is grpc.StatusCode.NOT_FOUND
+        for of_task in ("", tasks[own]):
+            signals = await stubs.tasks.ListSignals(tasks_pb2.ListSignalsRequest(tenant_id=own, task_id=of_task))
+            assert [one.signal_id for one in signals.signals] == [f"signal of {own}"]
         for workflow in ("", "report"):
             listed = await stubs.tasks.ListTasks(tasks_pb2.ListTasksRequest(tenant_id=own, workflow=workflow))
             assert [task.task_id for task in listed.tasks] == [tasks[own]]

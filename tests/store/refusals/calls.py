@@ -140,6 +140,7 @@ _OTHERS: Final[dict[str, Callable[[Scene], Awaitable[Message]]]] = {
     "AnswerInputs": _task_of(tasks_pb2.AnswerInputsRequest, answers=[ANSWER]),
     "PublishSignal": _publish_signal,
     "GetSignal": _tenant_of(tasks_pb2.GetSignalRequest, signal_id="s"),
+    "ListSignals": _tenant_of(tasks_pb2.ListSignalsRequest),
     "ForkTask": _fork_task,
     "LeaseTasks": _lease_tasks,
     "SetTenantPolicy": _tenant_of(tenants_pb2.SetTenantPolicyRequest, policy=_POLICY),

@@ -1327,6 +1327,112 @@ class GetSignalResponse(_message.Message):
 Global___GetSignalResponse: _TypeAlias = GetSignalResponse  # noqa: Y015
 
 @_typing.final
+class ListSignalsRequest(_message.Message):
+    """See TaskService.ListSignals."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_ID_FIELD_NUMBER: _builtins.int
+    STATES_FIELD_NUMBER: _builtins.int
+    TASK_ID_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    tenant_id: _builtins.str
+    """The tenant."""
+    task_id: _builtins.str
+    """Only signals to this task; empty means to any."""
+    page_size: _builtins.int
+    """1 to 1,000; 0 means 100."""
+    page_token: _builtins.str
+    """From the last answer; empty for the first page. Only valid with the same filters."""
+    @_builtins.property
+    def states(self) -> _containers.RepeatedScalarFieldContainer[Global___SignalState.ValueType]:
+        """Only these states; empty means all."""
+
+    def __init__(
+        self,
+        *,
+        tenant_id: _builtins.str = ...,
+        states: _abc.Iterable[Global___SignalState.ValueType] | None = ...,
+        task_id: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "states", b"states", "task_id", b"task_id", "tenant_id", b"tenant_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListSignalsRequest: _TypeAlias = ListSignalsRequest  # noqa: Y015
+
+@_typing.final
+class ListSignalsResponse(_message.Message):
+    """See TaskService.ListSignals."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class Signal(_message.Message):
+        """A signal, without its payload."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        SIGNAL_ID_FIELD_NUMBER: _builtins.int
+        TASK_ID_FIELD_NUMBER: _builtins.int
+        NAME_FIELD_NUMBER: _builtins.int
+        STATE_FIELD_NUMBER: _builtins.int
+        ACCEPTED_AT_FIELD_NUMBER: _builtins.int
+        signal_id: _builtins.str
+        """Its id."""
+        task_id: _builtins.str
+        """The task that it was sent to."""
+        name: _builtins.str
+        """Its name."""
+        state: Global___SignalState.ValueType
+        """Where it stands."""
+        @_builtins.property
+        def accepted_at(self) -> _timestamp_pb2.Timestamp:
+            """When it was accepted."""
+
+        def __init__(
+            self,
+            *,
+            signal_id: _builtins.str = ...,
+            task_id: _builtins.str = ...,
+            name: _builtins.str = ...,
+            state: Global___SignalState.ValueType = ...,
+            accepted_at: _timestamp_pb2.Timestamp | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["accepted_at", b"accepted_at"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_at", b"accepted_at", "name", b"name", "signal_id", b"signal_id", "state", b"state", "task_id", b"task_id"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    SIGNALS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Empty on the last page."""
+    @_builtins.property
+    def signals(self) -> _containers.RepeatedCompositeFieldContainer[Global___ListSignalsResponse.Signal]:
+        """By the time at which they were accepted, the last first."""
+
+    def __init__(
+        self,
+        *,
+        signals: _abc.Iterable[Global___ListSignalsResponse.Signal] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "signals", b"signals"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListSignalsResponse: _TypeAlias = ListSignalsResponse  # noqa: Y015
+
+@_typing.final
 class ForkTaskRequest(_message.Message):
     """See TaskService.ForkTask."""
 

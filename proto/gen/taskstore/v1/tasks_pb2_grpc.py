@@ -113,6 +113,11 @@ class TaskServiceStub:
                 request_serializer=taskstore_dot_v1_dot_tasks__pb2.GetSignalRequest.SerializeToString,
                 response_deserializer=taskstore_dot_v1_dot_tasks__pb2.GetSignalResponse.FromString,
                 _registered_method=True)
+        self.ListSignals = channel.unary_unary(
+                '/taskstore.v1.TaskService/ListSignals',
+                request_serializer=taskstore_dot_v1_dot_tasks__pb2.ListSignalsRequest.SerializeToString,
+                response_deserializer=taskstore_dot_v1_dot_tasks__pb2.ListSignalsResponse.FromString,
+                _registered_method=True)
         self.ForkTask = channel.unary_unary(
                 '/taskstore.v1.TaskService/ForkTask',
                 request_serializer=taskstore_dot_v1_dot_tasks__pb2.ForkTaskRequest.SerializeToString,
@@ -245,6 +250,14 @@ class TaskServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListSignals(self, request, context):
+        """Lists a tenant's signals, newest first, without their payloads, for operators: what waits to be received, and the dead
+        letters, which nothing will ever receive. Those that were compacted are not known any more.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ForkTask(self, request, context):
         """Creates a task that starts with the first checkpoints of another. Idempotent by `request_id`. The source may have
         ended and is not touched. Refused with TASK_NOT_FOUND, CHECKPOINT_NOT_FOUND, REQUEST_ID_CONFLICT,
@@ -331,6 +344,11 @@ def add_TaskServiceServicer_to_server(servicer, server):
                     servicer.GetSignal,
                     request_deserializer=taskstore_dot_v1_dot_tasks__pb2.GetSignalRequest.FromString,
                     response_serializer=taskstore_dot_v1_dot_tasks__pb2.GetSignalResponse.SerializeToString,
+            ),
+            'ListSignals': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListSignals,
+                    request_deserializer=taskstore_dot_v1_dot_tasks__pb2.ListSignalsRequest.FromString,
+                    response_serializer=taskstore_dot_v1_dot_tasks__pb2.ListSignalsResponse.SerializeToString,
             ),
             'ForkTask': grpc.unary_unary_rpc_method_handler(
                     servicer.ForkTask,
@@ -747,6 +765,33 @@ class TaskService:
             '/taskstore.v1.TaskService/GetSignal',
             taskstore_dot_v1_dot_tasks__pb2.GetSignalRequest.SerializeToString,
             taskstore_dot_v1_dot_tasks__pb2.GetSignalResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListSignals(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/taskstore.v1.TaskService/ListSignals',
+            taskstore_dot_v1_dot_tasks__pb2.ListSignalsRequest.SerializeToString,
+            taskstore_dot_v1_dot_tasks__pb2.ListSignalsResponse.FromString,
             options,
             channel_credentials,
             insecure,

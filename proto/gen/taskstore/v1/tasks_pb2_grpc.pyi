@@ -87,6 +87,10 @@ class TaskServiceStub:
     """
     GetSignal: _grpc.UnaryUnaryMultiCallable[_tasks_pb2.GetSignalRequest, _tasks_pb2.GetSignalResponse]
     """Reads what became of a signal, without its payload. Refused with SIGNAL_NOT_FOUND."""
+    ListSignals: _grpc.UnaryUnaryMultiCallable[_tasks_pb2.ListSignalsRequest, _tasks_pb2.ListSignalsResponse]
+    """Lists a tenant's signals, newest first, without their payloads, for operators: what waits to be received, and the dead
+    letters, which nothing will ever receive. Those that were compacted are not known any more.
+    """
     ForkTask: _grpc.UnaryUnaryMultiCallable[_tasks_pb2.ForkTaskRequest, _tasks_pb2.ForkTaskResponse]
     """Creates a task that starts with the first checkpoints of another. Idempotent by `request_id`. The source may have
     ended and is not touched. Refused with TASK_NOT_FOUND, CHECKPOINT_NOT_FOUND, REQUEST_ID_CONFLICT,
@@ -152,6 +156,10 @@ class TaskServiceAsyncStub(TaskServiceStub):
     """
     GetSignal: _aio.UnaryUnaryMultiCallable[_tasks_pb2.GetSignalRequest, _tasks_pb2.GetSignalResponse]  # type: ignore[assignment]
     """Reads what became of a signal, without its payload. Refused with SIGNAL_NOT_FOUND."""
+    ListSignals: _aio.UnaryUnaryMultiCallable[_tasks_pb2.ListSignalsRequest, _tasks_pb2.ListSignalsResponse]  # type: ignore[assignment]
+    """Lists a tenant's signals, newest first, without their payloads, for operators: what waits to be received, and the dead
+    letters, which nothing will ever receive. Those that were compacted are not known any more.
+    """
     ForkTask: _aio.UnaryUnaryMultiCallable[_tasks_pb2.ForkTaskRequest, _tasks_pb2.ForkTaskResponse]  # type: ignore[assignment]
     """Creates a task that starts with the first checkpoints of another. Idempotent by `request_id`. The source may have
     ended and is not touched. Refused with TASK_NOT_FOUND, CHECKPOINT_NOT_FOUND, REQUEST_ID_CONFLICT,
@@ -304,6 +312,16 @@ class TaskServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_tasks_pb2.GetSignalResponse, _abc.Awaitable[_tasks_pb2.GetSignalResponse]]:
         """Reads what became of a signal, without its payload. Refused with SIGNAL_NOT_FOUND."""
+
+    @_abc_1.abstractmethod
+    def ListSignals(
+        self,
+        request: _tasks_pb2.ListSignalsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tasks_pb2.ListSignalsResponse, _abc.Awaitable[_tasks_pb2.ListSignalsResponse]]:
+        """Lists a tenant's signals, newest first, without their payloads, for operators: what waits to be received, and the dead
+        letters, which nothing will ever receive. Those that were compacted are not known any more.
+        """
 
     @_abc_1.abstractmethod
     def ForkTask(
