@@ -316,3 +316,28 @@ def test_what_no_grant_says_is_denied(tmp_path: Path) -> None:
     assert routes.granted(ann) == ()
     task = types_pb2.Task(tenant_id="acme", contract=types_pb2.TaskContract(tool="t", owner=ann.owner))
     assert not any(routes.may(ann, action, task) for action in Action)
+
+
+@pytest.mark.row("A13", "H25")
+async def test_each_round_of_a_held_call_is_granted_afresh(users: Users, fake: FakeTaskStore) -> None:
+    capabilities = {"elicitation": {}}
+    calling = asyncio.create_task(users.user("ann").call("report", capabilities=capabilities))
+    async with asyncio.timeout(20):
+        await fake.watching.wait()
+    await fake.ask(next(iter(fake.tasks)), "where", PLAIN)
+    state = (await calling).result["requestState"]
+    params = {"name": "report", "arguments": {}, "requestState": state, "inputResponses": {"where": YES}}
+
+    async def next_round(client: Client) -> Answer:
+        return await client.ask("tools/call", params, name="report", capabilities=capabilities)
+
+    lost = await next_round(users.user("ann", scope="reports:read"))
+    unknown = await users.user("ann", scope="").call("no_such")
+    assert (lost.status, lost.body) == (400, unknown.body)
+    for stranger in (users.user("ben"), users.user("ann", tenant="beta")):
+        refused = await next_round(stranger)
+        assert (refused.status, refused.code) == (400, -32602)
+        assert "requestState" in refused.json["error"]["message"]
+    assert not fake.answered
+    await fake.complete(next(iter(fake.tasks)), b'{"content":[]}')
+    assert (await next_round(users.user("ann"))).result["content"] == []
