@@ -57,6 +57,10 @@ model: install ## hold the store against a pure model of its contract (MODEL_EXA
 interleaving: install ## race every pair of the store's operations (ten minutes)
 	@INTERLEAVING=all $(BIN)/pytest tests/interleaving $(ARGS)
 
+.PHONY: fuzz
+fuzz: install ## send the bridge a million bodies that nobody would send (FUZZ_BODIES=1000000 FUZZ_SEED=n)
+	@FUZZ_BODIES=$${FUZZ_BODIES:-1000000} $(BIN)/pytest -s -q tests/security/test_fuzz.py $(ARGS)
+
 .PHONY: disclosure
 disclosure: install ## time 2,000 answers of each kind that must not differ (ten minutes)
 	@SECURITY_SAMPLES=2000 $(BIN)/pytest -s -q tests/security/test_disclosure.py $(ARGS)

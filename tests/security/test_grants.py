@@ -320,7 +320,7 @@ def test_what_no_grant_says_is_denied(tmp_path: Path) -> None:
 
 @pytest.mark.row("A13", "H25")
 async def test_each_round_of_a_held_call_is_granted_afresh(users: Users, fake: FakeTaskStore) -> None:
-    capabilities = {"elicitation": {}}
+    capabilities: dict[str, Any] = {"elicitation": {}}
     calling = asyncio.create_task(users.user("ann").call("report", capabilities=capabilities))
     async with asyncio.timeout(20):
         await fake.watching.wait()
