@@ -65,6 +65,10 @@ fuzz: install ## send the bridge a million bodies that nobody would send (FUZZ_B
 disclosure: install ## time 2,000 answers of each kind that must not differ (ten minutes)
 	@SECURITY_SAMPLES=2000 $(BIN)/pytest -s -q tests/security/test_disclosure.py $(ARGS)
 
+.PHONY: fuzz
+fuzz: install ## a million bodies against the bridge, a million messages against the store (FUZZ='--bodies 1000')
+	@$(BIN)/python -m tests.security.fuzz $(or $(FUZZ),--bodies 1000000 --messages 1000000)
+
 .PHONY: audit
 audit: install ## look up what is installed: licences, known faults (asks OSV; ADVISORIES=url)
 	@$(BIN)/python -m tests.security.supply_chain

@@ -2,15 +2,17 @@
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import cache
 from typing import Any, TypeVar
 
 import grpc
 import structlog
+from google.protobuf.message import DecodeError
 from grpc_status import rpc_status
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from store_service.model.limits import BATCH_ITEMS, check_range
-from store_service.model.refusals import Reason, Refusal
+from store_service.model.refusals import Reason, Refusal, invalid
 from store_service.rpc.status import to_status
 
 Request = TypeVar("Request")
@@ -46,7 +48,7 @@ class Calls(grpc.aio.ServerInterceptor):
         else:
             wrapped = grpc.stream_stream_rpc_method_handler(self._stream(method, handler.stream_stream))
         return wrapped._replace(
-            request_deserializer=handler.request_deserializer, response_serializer=handler.response_serializer
+            request_deserializer=_reader(handler.request_deserializer), response_serializer=handler.response_serializer
         )
 
     def _unary(self, method: str, inner: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
@@ -98,12 +100,30 @@ class Calls(grpc.aio.ServerInterceptor):
         level("call", method=method, outcome=outcome, ms=round(seconds * 1000, 2), **_ids(request))
 
 
+class Unreadable:
+    """Stands for a request whose bytes are no message: whoever looks into it, once the caller is known, raises Refusal."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise invalid("request", "is no message of this method")
+
+
+@cache
+def _reader(read: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    def read_or_not(data: bytes) -> Any:
+        try:
+            return read(data)
+        except DecodeError:
+            return Unreadable()
+
+    return read_or_not
+
+
 _TROUBLE = tuple(reason.value for reason in (Reason.STORAGE_UNAVAILABLE, Reason.OUTCOME_UNKNOWN, Reason.OVERLOADED))
 
 
 def _ids(request: Any) -> dict[str, Any]:
     """The ids that a request names, and how many items it has. Never a payload. A stream of requests names none."""
-    if not hasattr(request, "DESCRIPTOR"):
+    if isinstance(request, Unreadable) or not hasattr(request, "DESCRIPTOR"):
         return {}
     fields = request.DESCRIPTOR.fields_by_name
     source = request.lease if "lease" in fields and request.DESCRIPTOR.name != "CompleteAndLeaseTasksRequest" else request

@@ -82,10 +82,10 @@ class Guard(grpc.aio.ServerInterceptor):
     def _stream(self, roles: frozenset[Role], inner: Callable[..., AsyncIterator[Any]]) -> Callable[..., AsyncIterator[Any]]:
         async def call(request: Any, context: Context) -> AsyncIterator[Any]:
             caller = await self._identify(roles, context)
-            if isinstance(request, Message):
-                check(caller, request)
-            else:
+            if isinstance(request, AsyncIterator):
                 request = Admitted(caller, request)
+            else:
+                check(caller, request)
             with self._one_more(caller):
                 async for answer in inner(request, context):
                     yield answer
