@@ -23,7 +23,7 @@ SOURCES := store_service mcp_bridge tests proto/generate.py
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # The environment is made once and again when the lock file changes.
 $(VENV)/.installed: uv.lock pyproject.toml

@@ -29,8 +29,8 @@ def commands(mark: str) -> tuple[dict[str, str], list[list[str]]]:
 
 
 def test_every_make_target_that_is_named_exists() -> None:
-    targets = set(re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    named = set(re.findall(r"(?:^|`)make ([a-z-]+)", README, re.MULTILINE))
+    targets = set(re.findall(r"^([a-z0-9-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = set(re.findall(r"(?:^|`)make ([a-z0-9-]+)", README, re.MULTILINE))
     assert {"demo", "test", "up", "check", "conformance", "help"} <= named <= targets
 
 
