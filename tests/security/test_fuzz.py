@@ -113,10 +113,9 @@ class Mutator:
         return f"POST /mcp HTTP/1.1\r\n{head}\r\n".encode() + data
 
     def _meta(self) -> Any:
-        draw = self._draw
-        return draw.choice(
-            [meta(TASKS), meta(TASKS), meta(), {}, None, {PREFIX + "protocolVersion": 5}, meta({"extensions": []})]
-        )
+        if self._draw.random() < 0.8:  # else little would come as far as a method
+            return meta(TASKS)
+        return self._draw.choice([meta(), {}, None, {PREFIX + "protocolVersion": 5}, meta({"extensions": []})])
 
     def _twist(self, value: Any) -> None:
         """Puts something odd somewhere into it, leaves something out, or calls it something else."""
