@@ -58,16 +58,14 @@ interleaving: install ## race every pair of the store's operations (ten minutes)
 	@INTERLEAVING=all $(BIN)/pytest tests/interleaving $(ARGS)
 
 .PHONY: fuzz
-fuzz: install ## send the bridge a million bodies that nobody would send (FUZZ_BODIES=1000000 FUZZ_SEED=n)
+fuzz: install ## a million bodies to the bridge, a million messages to the store (FUZZ_BODIES=n FUZZ_MESSAGES=n FUZZ_SEED=n)
 	@FUZZ_BODIES=$${FUZZ_BODIES:-1000000} $(BIN)/pytest -s -q tests/security/test_fuzz.py $(ARGS)
+	@$(BIN)/python -m tests.security.fuzz --bodies $${FUZZ_BODIES:-1000000} --messages $${FUZZ_MESSAGES:-1000000} \
+	  $${FUZZ_SEED:+--seed $$FUZZ_SEED}
 
 .PHONY: disclosure
 disclosure: install ## time 2,000 answers of each kind that must not differ (ten minutes)
 	@SECURITY_SAMPLES=2000 $(BIN)/pytest -s -q tests/security/test_disclosure.py $(ARGS)
-
-.PHONY: fuzz
-fuzz: install ## a million bodies against the bridge, a million messages against the store (FUZZ='--bodies 1000')
-	@$(BIN)/python -m tests.security.fuzz $(or $(FUZZ),--bodies 1000000 --messages 1000000)
 
 .PHONY: audit
 audit: install ## look up what is installed: licences, known faults (asks OSV; ADVISORIES=url)
