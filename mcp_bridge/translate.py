@@ -32,7 +32,6 @@ _STATUSES: Final = {
 _TERMINAL: Final = frozenset((types_pb2.TASK_STATE_COMPLETED, types_pb2.TASK_STATE_FAILED, types_pb2.TASK_STATE_CANCELLED))
 _JSON: Final = ("", "application/json")
 _NEVER_MS: Final = 2**53
-_LONGEST_POLL_MS: Final = 30_000
 _QUIET_PER_POLL: Final = 10
 
 # Refusals that waiting may cure. An empty reason: the answer did not come from the store itself.
@@ -66,14 +65,14 @@ def is_expired(task: types_pb2.Task) -> bool:
     return task.HasField("handle_expires_at") and _order(task.handle_expires_at) <= _order(task.read_at)
 
 
-def poll_interval_ms(task: types_pb2.Task) -> int:
+def poll_interval_ms(task: types_pb2.Task, longest_ms: int) -> int:
     """How long the caller is asked to wait before it looks again: a tenth of the time for which nothing was seen to
-    change, at most 30 s, never under the route's minimum. Progress is a change. Source: contract, section 5."""
+    change, between the route's bounds. Progress is a change. Source: contract, section 5."""
     least = task.contract.poll_interval_ms
     quiet_ms = max(0, _ms(task.read_at) - _ms(task.changed_at))
     if is_terminal(task):
         return least
-    return max(least, min(quiet_ms // _QUIET_PER_POLL, _LONGEST_POLL_MS))
+    return max(least, min(quiet_ms // _QUIET_PER_POLL, longest_ms))
 
 
 def ttl_ms(task: types_pb2.Task) -> int:
@@ -83,17 +82,17 @@ def ttl_ms(task: types_pb2.Task) -> int:
     return max(0, _ms(task.read_at) - _ms(task.created_at)) + task.contract.ttl_ms
 
 
-def task_members(task: types_pb2.Task, questions: Sequence[Question]) -> bytes:
+def task_members(task: types_pb2.Task, questions: Sequence[Question], longest_poll_ms: int) -> bytes:
     """The members of a task without its outcome, for `Results.write`: what a created task is answered with.
 
     `questions` are those that are open and the reader's to answer. To others the task is one that works.
     """
-    return results.join(_fields(task, questions))
+    return results.join(_fields(task, questions, longest_poll_ms))
 
 
-def detailed_task_members(task: types_pb2.Task, questions: Sequence[Question]) -> bytes:
+def detailed_task_members(task: types_pb2.Task, questions: Sequence[Question], longest_poll_ms: int) -> bytes:
     """The members of a task with its result, its error or the `questions`: what `tasks/get` is answered with."""
-    members = task_members(task, questions)
+    members = task_members(task, questions, longest_poll_ms)
     if questions:
         return members + b',"inputRequests":' + input_requests(questions)
     match task.WhichOneof("outcome"):
@@ -138,14 +137,14 @@ def failure_from(error: "StoreError") -> Failure | None:
             return None
 
 
-def _fields(task: types_pb2.Task, questions: Sequence[Question]) -> dict[str, Any]:
+def _fields(task: types_pb2.Task, questions: Sequence[Question], longest_poll_ms: int) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "taskId": task.task_id,
         "status": "input_required" if questions else _STATUSES[task.state],
         "createdAt": _text(task.created_at),
         "lastUpdatedAt": _text(task.changed_at),
         "ttlMs": ttl_ms(task),
-        "pollIntervalMs": poll_interval_ms(task),
+        "pollIntervalMs": poll_interval_ms(task, longest_poll_ms),
     }
     if task.HasField("error"):
         fields["statusMessage"] = task.error.message

@@ -19,6 +19,8 @@ _LIMITS: Final = TenantLimits()
 _ERRORS_NAMED: Final = 5
 _ERROR_CHARACTERS: Final = 300
 _SMALL_BYTES: Final = 4096
+LONGEST_POLL_MS: Final = 30_000
+"""For a task whose tool has no route any more."""
 
 
 class TaskMode(StrEnum):
@@ -49,6 +51,8 @@ class Route:
     priority: int
     ttl_ms: int
     poll_interval_ms: int
+    longest_poll_ms: int
+    """The longest interval between polls that is asked for, however long nothing changes."""
     inline_wait_ms: int
     call_timeout_ms: int
     answer_within_ms: int
@@ -125,6 +129,11 @@ class Routes:
         if route is not None and verdict is Verdict.LACKS_SCOPES and route.grants.call is not None:
             raise insufficient_scope(route.grants.call.scopes)
         return route if verdict is Verdict.GRANTED else None
+
+    def longest_poll_ms(self, task: types_pb2.Task) -> int:
+        """The longest interval between polls of a task; that of its tool's route, while there is one."""
+        route = self.tenants.get(task.tenant_id, {}).get(task.contract.tool)
+        return LONGEST_POLL_MS if route is None else route.longest_poll_ms
 
     def may(self, caller: Caller, action: Action, task: types_pb2.Task) -> bool:
         """Whether the caller may do this with this task, by what the routes say now.

@@ -37,6 +37,7 @@ _DAY_MS: Final = 86_400_000
 _BOUNDS: Final[Mapping[str, tuple[int, int, str]]] = {
     "ttl": (1_000, 3_650 * _DAY_MS, "1s to 3650d"),
     "poll_interval": (10, 3_600_000, "10ms to 1h"),
+    "longest_poll_interval": (10, 3_600_000, "10ms to 1h"),
     "inline_wait": (0, 2_000, "0s to 2s"),
     "call_timeout": (1, _DAY_MS, "1ms to 1d"),
     "answer_within": (1_000, 30 * _DAY_MS, "1s to 30d"),
@@ -46,6 +47,7 @@ _BOUNDS: Final[Mapping[str, tuple[int, int, str]]] = {
 _DEFAULTS: Final[Mapping[str, str]] = {
     "ttl": "1h",
     "poll_interval": "1s",
+    "longest_poll_interval": "30s",
     "inline_wait": "0s",
     "call_timeout": "60s",
     "answer_within": "1h",
@@ -116,12 +118,18 @@ class _Check:
             {tenant: _limits(content) for tenant, content in root["tenants"].items()},
         )
 
+    def _check_polls(self, tool: Mapping[str, Any], path: Path) -> None:
+        shortest, longest = (_ms(tool.get(key, _DEFAULTS[key])) for key in ("poll_interval", "longest_poll_interval"))
+        if "longest_poll_interval" in tool and shortest is not None and longest is not None and longest < shortest:
+            self._problem((*path, "longest_poll_interval"), "must not be less than poll_interval")
+
     def _check_tool(self, tool: Mapping[str, Any], path: Path, names: set[str]) -> None:
         name = tool.get("name")
         if isinstance(name, str):
             if name in names:
                 self._problem((*path, "name"), f"the tool {name} is there twice")
             names.add(name)
+        self._check_polls(tool, path)
         for key, (least, most, words) in _BOUNDS.items():
             value = _ms(tool.get(key))
             if value is not None and not least <= value <= most:
@@ -190,6 +198,7 @@ def _route(tool: Mapping[str, Any], arguments: Arguments, grants: Grants) -> Rou
         priority=tool.get("priority", 0),
         ttl_ms=durations["ttl"],
         poll_interval_ms=durations["poll_interval"],
+        longest_poll_ms=max(durations["poll_interval"], durations["longest_poll_interval"]),
         inline_wait_ms=durations["inline_wait"],
         call_timeout_ms=durations["call_timeout"],
         answer_within_ms=durations["answer_within"],

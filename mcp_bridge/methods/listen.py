@@ -224,7 +224,9 @@ class _Stream:
         questions = self._routes.now.asked(self.caller, news.task, open_questions(news.task))
         # What tasks/get would refuse, as it asks what the client did not say that it can answer, is not told either.
         if not missing_capabilities(questions, self._capabilities):
-            note = self._subscription.task(self._shown.members(news.task, questions))
+            note = self._subscription.task(
+                self._shown.members(news.task, questions, self._routes.now.longest_poll_ms(news.task))
+            )
             is_replaced = self._outbox.put(task_id, note)
             (self._metrics.snapshots_coalesced if is_replaced else self._metrics.snapshots_sent).inc()
         if is_terminal(news.task):
@@ -251,10 +253,11 @@ class _Shown:
         self._questions: tuple[Question, ...] = ()
         self._members = b""
 
-    def members(self, task: types_pb2.Task, questions: tuple[Question, ...]) -> bytes:
+    def members(self, task: types_pb2.Task, questions: tuple[Question, ...], longest_poll_ms: int) -> bytes:
         """What `tasks/get` would show of it to one who is asked these questions."""
         if task is not self._task or questions != self._questions:
-            self._task, self._questions, self._members = task, questions, detailed_task_members(task, questions)
+            self._task, self._questions = task, questions
+            self._members = detailed_task_members(task, questions, longest_poll_ms)
         return self._members
 
 

@@ -109,7 +109,7 @@ class ToolMethods:
         if (abandon_after_ms or created.replayed) and not is_terminal(task):
             await self._held.attach(call.caller, task, abandon_after_ms=0)
         questions = route.grants.asked(call.caller, open_questions(task), is_own=True)
-        return self._results.write(task_members(task, questions), result_type="task")
+        return self._results.write(task_members(task, questions, route.longest_poll_ms), result_type="task")
 
 
 def timed_out(route: Route) -> bytes:

@@ -21,6 +21,7 @@ tenants:
       - {name: task, workflow: w, task: required, input_schema: {type: object}, ttl: 2h, poll_interval: 2s}
       - {name: soon, workflow: w, task: optional, inline_wait: 2s, input_schema: {type: object}}
       - {name: at_once, workflow: w, task: optional, inline_wait: 1ms, input_schema: {type: object}}
+      - {name: watched, workflow: w, task: required, poll_interval: 2s, longest_poll_interval: 5s, input_schema: {type: object}}
       - {name: once, workflow: w, task: never, max_detaches: 0, input_schema: {type: object}}
       - {name: hasty, workflow: w, task: never, call_timeout: 10ms, max_detaches: 0, input_schema: {type: object}}
       - name: loose

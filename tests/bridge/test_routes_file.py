@@ -169,6 +169,8 @@ def test_yaml_is_read_as_json_would_be(tmp_path: Path) -> None:
         ({"ttl": 3600}, "ttl: must be a duration such as"),
         ({"ttl": "0s"}, "ttl: must be 1s to 3650d"),
         ({"poll_interval": "2h"}, "poll_interval: must be 10ms to 1h"),
+        ({"longest_poll_interval": "1ms"}, "longest_poll_interval: must be 10ms to 1h"),
+        ({"poll_interval": "2s", "longest_poll_interval": "1s"}, "longest_poll_interval: must not be less than poll_interval"),
         ({"inline_wait": "2001ms", "task": "optional"}, "inline_wait: must be 0s to 2s"),
         ({"inline_wait": "1s"}, "inline_wait: works only with `task: optional`"),
         ({"call_timeout": "0s"}, "call_timeout: must be 1ms to 1d"),

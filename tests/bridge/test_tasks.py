@@ -36,6 +36,15 @@ async def test_a_task_is_read_as_it_stands_at_that_moment(client: Client, fake: 
     assert result["ttlMs"] == 60_000 + 7_200_000
 
 
+async def test_polls_are_asked_for_between_the_bounds_of_the_route(client: Client, fake: FakeTaskStore) -> None:
+    task_ids = [(await client.call(tool, tasks=True)).result["taskId"] for tool in ("watched", "task")]
+    intervals = []
+    for _ in range(4):
+        intervals.append([(await client.task("get", task_id)).result["pollIntervalMs"] for task_id in task_ids])
+        fake.now_ms += 40_000
+    assert intervals == [[2_000, 2_000], [4_000, 4_000], [5_000, 8_000], [5_000, 12_000]]
+
+
 @pytest.mark.must("T-13", "T-38")
 async def test_a_result_comes_back_byte_for_byte(client: Client, fake: FakeTaskStore) -> None:
     task_id = await create(client)

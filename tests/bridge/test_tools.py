@@ -44,7 +44,7 @@ async def test_tools_are_listed_in_the_order_of_the_file_with_their_cache_hints(
 async def test_discovery_says_what_is_served_and_nothing_else(client: Client) -> None:
     result = (await client.ask("server/discover")).result
     assert result["supportedVersions"] == ["2026-07-28"]
-    assert result["capabilities"] == {"tools": {}, "extensions": {"io.modelcontextprotocol/tasks": {}}}
+    assert result["capabilities"] == {"tools": {"listChanged": True}, "extensions": {"io.modelcontextprotocol/tasks": {}}}
     assert result["_meta"]["io.modelcontextprotocol/serverInfo"]["name"] == "tenure"
     assert (result["resultType"], result["cacheScope"]) == ("complete", "public")
 

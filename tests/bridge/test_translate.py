@@ -43,7 +43,7 @@ def shown(members: bytes) -> dict[str, Any]:
 
 
 def test_a_fresh_task_is_shown_in_milliseconds_as_its_route_has_them() -> None:
-    assert shown(task_members(task_at(), ())) == {
+    assert shown(task_members(task_at(), (), 30_000)) == {
         "taskId": "t",
         "status": "working",
         "createdAt": "2026-11-29T12:00:00.000Z",
@@ -79,13 +79,13 @@ def test_a_handle_ends_at_its_very_instant() -> None:
 def test_polls_are_asked_for_less_often_the_longer_nothing_changes(quiet_ms: int, minimum: int) -> None:
     task, later = task_at(10**9, quiet_ms), task_at(10**9, quiet_ms + 60_000)
     task.contract.poll_interval_ms = later.contract.poll_interval_ms = minimum
-    assert minimum <= poll_interval_ms(task) <= poll_interval_ms(later) <= max(minimum, 30_000)
+    assert minimum <= poll_interval_ms(task, 30_000) <= poll_interval_ms(later, 30_000) <= max(minimum, 30_000)
 
 
 def test_a_worker_that_reports_progress_is_looked_at_often_again_and_its_message_shown() -> None:
     task = task_at(HOUR, quiet_ms=0)
     task.progress.sequence, task.progress.message = 3, "halfway"
-    members = shown(task_members(task, ()))
+    members = shown(task_members(task, (), 30_000))
     assert members["pollIntervalMs"] == 2_000
     assert members["statusMessage"] == "halfway"
 
@@ -104,15 +104,15 @@ def test_a_worker_that_reports_progress_is_looked_at_often_again_and_its_message
     ],
 )
 def test_every_state_has_its_status(state: types_pb2.TaskState.ValueType, status: str) -> None:
-    assert shown(task_members(task_at(state=state), ()))["status"] == status
+    assert shown(task_members(task_at(state=state), (), 30_000))["status"] == status
 
 
 @pytest.mark.must("T-38")
 def test_a_result_is_shown_byte_for_byte_and_a_created_task_never_has_one() -> None:
     task = task_at(state=types_pb2.TASK_STATE_COMPLETED)
     task.result.data = b'{"content":[],"big":123456789012345678901234567890,"nul":"\\u0000"}'
-    assert task.result.data[1:] in detailed_task_members(task, ())
-    assert "result" not in shown(task_members(task, ()))
+    assert task.result.data[1:] in detailed_task_members(task, (), 30_000)
+    assert "result" not in shown(task_members(task, (), 30_000))
 
 
 @pytest.mark.row("T7")
@@ -121,7 +121,7 @@ def test_a_failed_task_has_an_error_and_a_message_but_no_result() -> None:
     task = task_at(state=types_pb2.TASK_STATE_FAILED)
     task.error.code, task.error.message = -32603, "out of paper"
     task.error.data.data = b'{"tray":2.0}'
-    members = shown(detailed_task_members(task, ()))
+    members = shown(detailed_task_members(task, (), 30_000))
     assert members["error"] == {"code": -32603, "message": "out of paper", "data": {"tray": 2.0}}
     assert members["statusMessage"] == "out of paper"
     assert "result" not in members
@@ -131,7 +131,7 @@ def test_a_result_that_is_not_json_is_not_laid_into_the_answer() -> None:
     task = task_at(state=types_pb2.TASK_STATE_COMPLETED)
     task.result.data, task.result.media_type = b'"}', "text/plain"
     assert json.loads(tool_result(task))["isError"] is True
-    json.loads(b"{" + detailed_task_members(task, ()) + b"}")
+    json.loads(b"{" + detailed_task_members(task, (), 30_000) + b"}")
 
 
 @pytest.mark.parametrize(("code", "status"), [(-32603, 200), (-32602, 200), (7, 200), (-32601, 200), (-32021, 400)])
