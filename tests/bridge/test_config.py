@@ -116,7 +116,7 @@ def test_a_good_route_file_passes_the_check(tmp_path: Path, capsys: pytest.Captu
     file = tmp_path / "routes.yaml"
     file.write_text(ROUTES)
     assert main(["check-config", str(file)]) == 0
-    assert "10 tools of 1 tenants" in capsys.readouterr().out
+    assert "11 tools of 1 tenants" in capsys.readouterr().out
 
 
 def test_a_bad_route_file_fails_the_check_with_every_fault(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
