@@ -59,7 +59,6 @@ interleaving: install ## race every pair of the store's operations (ten minutes)
 
 .PHONY: fuzz
 fuzz: install ## a million bodies to the bridge, a million messages to the store (FUZZ_BODIES=n FUZZ_MESSAGES=n FUZZ_SEED=n)
-	@FUZZ_BODIES=$${FUZZ_BODIES:-1000000} $(BIN)/pytest -s -q tests/security/test_fuzz.py $(ARGS)
 	@$(BIN)/python -m tests.security.fuzz --bodies $${FUZZ_BODIES:-1000000} --messages $${FUZZ_MESSAGES:-1000000} \
 	  $${FUZZ_SEED:+--seed $$FUZZ_SEED}
 
