@@ -50,8 +50,16 @@ test: install ## run the tests (ARGS='-k name')
 	@$(BIN)/pytest $(ARGS)
 
 .PHONY: model
-model: install ## hold the store against a pure model of its contract (MODEL_EXAMPLES=60 MODEL_STEPS=40)
-	@$(BIN)/pytest tests/model $(ARGS)
+model: install ## hold the store against a pure model of its contract (MODEL_EXAMPLES=2000 MODEL_STEPS=60 MODEL_SEED=any)
+	@MODEL_EXAMPLES=$${MODEL_EXAMPLES:-2000} $(BIN)/pytest tests/model $(ARGS)
+
+.PHONY: model-ci
+model-ci: install ## the same as long as a change may wait: 400 examples of 60 steps, the same ones each time
+	@MODEL_EXAMPLES=400 MODEL_STEPS=60 MODEL_SEED=1 $(BIN)/pytest tests/model $(ARGS)
+
+.PHONY: model-mutants
+model-mutants: install ## put known defects back, and see the model find each (ARGS='"a finish of another epoch"')
+	@$(BIN)/python -m tests.model.mutants $(ARGS)
 
 .PHONY: interleaving
 interleaving: install ## race every pair of the store's operations (ten minutes)

@@ -1,12 +1,14 @@
 """From the arguments of the model's operations to calls of the API. One line a field, nothing decided."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from taskstore.v1 import leases_pb2, retention_pb2, tasks_pb2, tenants_pb2, types_pb2
+from google.protobuf import timestamp_pb2
+from taskstore.v1 import budgets_pb2, leases_pb2, retention_pb2, tasks_pb2, tenants_pb2, types_pb2
 
-from tests.model.checks import Owner
-from tests.model.rows import Lease
+from tests.model.contract.checks import Answer, Owner
+from tests.model.contract.ledger import Amounts
+from tests.model.contract.rows import Lease
 
 
 def _owner(owner: Owner | None) -> types_pb2.Owner | None:
@@ -21,22 +23,38 @@ def _lease(lease: Lease) -> types_pb2.Lease:
     return types_pb2.Lease(**lease._asdict())
 
 
-def _answers(answers: Mapping[str, bytes] | None) -> list[types_pb2.InputAnswer]:
-    return [types_pb2.InputAnswer(key=key, response=_payload(data)) for key, data in (answers or {}).items()]
+def _answers(answers: Sequence[tuple[str, bytes]], media_type: str) -> list[types_pb2.InputAnswer]:
+    return [types_pb2.InputAnswer(key=key, response=_payload(data, media_type)) for key, data in answers]
+
+
+def _time(us: int | None) -> timestamp_pb2.Timestamp | None:
+    return None if us is None else timestamp_pb2.Timestamp(seconds=us // 1_000_000, nanos=us % 1_000_000 * 1_000)
+
+
+def _amounts(amounts: Amounts) -> types_pb2.BudgetAmounts:
+    return types_pb2.BudgetAmounts(**amounts)
+
+
+def _scope(workflow: str, version: int) -> tenants_pb2.WorkScope | None:
+    return tenants_pb2.WorkScope(workflow=workflow, workflow_version=version) if workflow or version else None
 
 
 def create_task(
     *, tenant_id: str, request_id: str, workflow: str, version: int, owner: Owner, data: bytes, media_type: str = "",
-    priority: int = 0, ttl_ms: int = 0, poll_ms: int = 0, deadline_ms: int = 0, abandon_ms: int = 0,
-    early: Mapping[str, bytes] | None = None, digest: bytes = b"",
+    tool: str = "tool", capabilities: bytes = b"", schema: bytes = b"", trace: str = "", trace_state: str = "",
+    baggage: str = "", priority: int = 0, ttl_ms: int = 0, poll_ms: int = 0, deadline_ms: int = 0, abandon_ms: int = 0,
+    digest: bytes = b"", early: Sequence[tuple[str, bytes]] = (), early_type: str = "", reference: str = "",
+    asked_before: Sequence[str] = (),
 ) -> tasks_pb2.CreateTaskRequest:  # fmt: skip
     contract = types_pb2.TaskContract(
-        tool="tool", workflow=workflow, workflow_version=version, owner=_owner(owner), ttl_ms=ttl_ms, poll_interval_ms=poll_ms,
-        execution_deadline_ms=deadline_ms,
+        tool=tool, workflow=workflow, workflow_version=version, owner=_owner(owner), client_capabilities=capabilities,
+        output_schema=schema, ttl_ms=ttl_ms, poll_interval_ms=poll_ms, execution_deadline_ms=deadline_ms, trace_parent=trace,
+        trace_state=trace_state, baggage=baggage,
     )  # fmt: skip
     return tasks_pb2.CreateTaskRequest(
         tenant_id=tenant_id, request_id=request_id, contract=contract, priority=priority, input=_payload(data, media_type),
-        abandon_after_ms=abandon_ms, early_answers=_answers(early), content_digest=digest,
+        abandon_after_ms=abandon_ms, early_answers=_answers(early, early_type), content_digest=digest,
+        reference=reference, asked_before=asked_before,
     )  # fmt: skip
 
 
@@ -48,19 +66,30 @@ def get_task(*, owner: Owner | None = None, **fields: Any) -> tasks_pb2.GetTaskR
     return tasks_pb2.GetTaskRequest(owner=_owner(owner), **fields)
 
 
-def list_tasks(*, tenant_id: str, states: Sequence[str] = (), workflow: str = "") -> tasks_pb2.ListTasksRequest:
-    numbers = [types_pb2.TaskState.Value(f"TASK_STATE_{state}") for state in states]
-    return tasks_pb2.ListTasksRequest(tenant_id=tenant_id, states=numbers, workflow=workflow, page_size=1_000)
+def find_task(*, owner: Owner | None = None, **fields: Any) -> tasks_pb2.FindTaskRequest:
+    return tasks_pb2.FindTaskRequest(owner=_owner(owner), **fields)
 
 
-def list_task_history(*, tenant_id: str, task_id: str) -> tasks_pb2.ListTaskHistoryRequest:
-    return tasks_pb2.ListTaskHistoryRequest(tenant_id=tenant_id, task_id=task_id, page_size=256)
+def watch_tasks(*, add: Sequence[Answer]) -> tasks_pb2.WatchTasksRequest:
+    watched = [tasks_pb2.WatchedTask(**one | {"owner": _owner(one.get("owner"))}) for one in add]
+    return tasks_pb2.WatchTasksRequest(add=watched)
 
 
-def list_checkpoints(*, tenant_id: str, task_id: str, from_revision: int = 0) -> tasks_pb2.ListCheckpointsRequest:
-    return tasks_pb2.ListCheckpointsRequest(
-        tenant_id=tenant_id, task_id=task_id, from_revision=from_revision, page_size=256
+def list_tasks(
+    *, states: Sequence[str | int] = (), created_from: int | None = None, created_before: int | None = None, **fields: Any
+) -> tasks_pb2.ListTasksRequest:
+    numbers: list[Any] = [one if isinstance(one, int) else types_pb2.TaskState.Value(f"TASK_STATE_{one}") for one in states]
+    return tasks_pb2.ListTasksRequest(
+        states=numbers, created_from=_time(created_from), created_before=_time(created_before), **fields
     )  # fmt: skip
+
+
+def list_task_history(**fields: Any) -> tasks_pb2.ListTaskHistoryRequest:
+    return tasks_pb2.ListTaskHistoryRequest(**fields)
+
+
+def list_checkpoints(**fields: Any) -> tasks_pb2.ListCheckpointsRequest:
+    return tasks_pb2.ListCheckpointsRequest(**fields)
 
 
 def get_checkpoint(**fields: Any) -> tasks_pb2.GetCheckpointRequest:
@@ -75,8 +104,13 @@ def attach_task(*, abandon_ms: int, owner: Owner | None = None, **fields: Any) -
     return tasks_pb2.AttachTaskRequest(owner=_owner(owner), abandon_after_ms=abandon_ms, **fields)
 
 
-def answer_inputs(*, answers: Mapping[str, bytes], owner: Owner | None = None, **fields: Any) -> tasks_pb2.AnswerInputsRequest:
-    return tasks_pb2.AnswerInputsRequest(owner=_owner(owner), answers=_answers(answers), **fields)
+def answer_inputs(
+    *, answers: Sequence[tuple[str, bytes]], answer_type: str = "", owner: Owner | None = None,
+    answered_by: Owner | None = None, **fields: Any,
+) -> tasks_pb2.AnswerInputsRequest:  # fmt: skip
+    return tasks_pb2.AnswerInputsRequest(
+        owner=_owner(owner), answered_by=_owner(answered_by), answers=_answers(answers, answer_type), **fields
+    )  # fmt: skip
 
 
 def publish_signal(
@@ -106,8 +140,16 @@ def load_input(*, lease: Lease) -> leases_pb2.LoadInputRequest:
     return leases_pb2.LoadInputRequest(lease=_lease(lease))
 
 
-def load_checkpoints(*, lease: Lease, from_revision: int = 0) -> leases_pb2.LoadCheckpointsRequest:
-    return leases_pb2.LoadCheckpointsRequest(lease=_lease(lease), from_revision=from_revision)
+def load_early_answers(*, lease: Lease) -> leases_pb2.LoadEarlyAnswersRequest:
+    return leases_pb2.LoadEarlyAnswersRequest(lease=_lease(lease))
+
+
+def load_checkpoints(*, lease: Lease, **fields: Any) -> leases_pb2.LoadCheckpointsRequest:
+    return leases_pb2.LoadCheckpointsRequest(lease=_lease(lease), **fields)
+
+
+def watch_leases(**fields: Any) -> leases_pb2.WatchLeasesRequest:
+    return leases_pb2.WatchLeasesRequest(**fields)
 
 
 def append_checkpoint(
@@ -123,12 +165,13 @@ def complete_task(*, lease: Lease, data: bytes, media_type: str = "") -> leases_
 
 
 def fail_task(
-    *, lease: Lease, message: str, code: int = -32000, data: bytes | None = None, retry: tuple[int, int, int] | None = None
-) -> leases_pb2.FailTaskRequest:
+    *, lease: Lease, message: str, code: int = -32000, data: bytes | None = None, media_type: str = "",
+    retry: tuple[int, int, int] | None = None,
+) -> leases_pb2.FailTaskRequest:  # fmt: skip
     policy = None
     if retry is not None:
         policy = leases_pb2.RetryPolicy(max_attempts=retry[0], initial_backoff_ms=retry[1], max_backoff_ms=retry[2])
-    error = types_pb2.TaskError(code=code, message=message, data=_payload(data))
+    error = types_pb2.TaskError(code=code, message=message, data=_payload(data, media_type))
     return leases_pb2.FailTaskRequest(lease=_lease(lease), error=error, retry=policy)
 
 
@@ -142,21 +185,29 @@ def confirm_cancel(*, lease: Lease) -> leases_pb2.ConfirmCancelRequest:
 
 def suspend_task(
     *, lease: Lease, step: str, timer_ms: int | None = None, signal: str | None = None,
-    questions: Sequence[tuple[str, bytes]] = (), timeout_ms: int = 0, fitting: Sequence[str] = (),
+    questions: Sequence[tuple[str, bytes]] | None = None, timeout_ms: int = 0, params_type: str = "",
+    fitting: Sequence[str] = (),
 ) -> leases_pb2.SuspendTaskRequest:  # fmt: skip
     request = leases_pb2.SuspendTaskRequest(lease=_lease(lease), step=step)
     if timer_ms is not None:
-        request.timer.delay_ms = timer_ms
-        request.timer.SetInParent()
+        request.timer.CopyFrom(leases_pb2.NewTimerWait(delay_ms=timer_ms))
     elif signal is not None:
         request.signal.CopyFrom(leases_pb2.NewSignalWait(name=signal, timeout_ms=timeout_ms))
-    else:
+    elif questions is not None:
         asked = [
-            leases_pb2.NewInputRequest(name=name, method="elicitation/create", params=_payload(data))
+            leases_pb2.NewInputRequest(name=name, method="elicitation/create", params=_payload(data, params_type))
             for name, data in questions
         ]
         request.input.CopyFrom(leases_pb2.NewInputWait(requests=asked, timeout_ms=timeout_ms, fitting=fitting))
     return request
+
+
+def reserve_budget(*, lease: Lease, limits: Amounts, usage: Amounts) -> leases_pb2.ReserveBudgetRequest:
+    return leases_pb2.ReserveBudgetRequest(lease=_lease(lease), limits=_amounts(limits), usage=_amounts(usage))
+
+
+def settle_budget(*, lease: Lease, usage: Amounts) -> leases_pb2.SettleBudgetRequest:
+    return leases_pb2.SettleBudgetRequest(lease=_lease(lease), usage=_amounts(usage))
 
 
 def set_tenant_policy(*, tenant_id: str, **fields: Any) -> tenants_pb2.SetTenantPolicyRequest:
@@ -165,6 +216,27 @@ def set_tenant_policy(*, tenant_id: str, **fields: Any) -> tenants_pb2.SetTenant
 
 def get_tenant(*, tenant_id: str) -> tenants_pb2.GetTenantRequest:
     return tenants_pb2.GetTenantRequest(tenant_id=tenant_id)
+
+
+def pause_work(*, workflow: str = "", version: int = 0, **fields: Any) -> tenants_pb2.PauseWorkRequest:
+    return tenants_pb2.PauseWorkRequest(scope=_scope(workflow, version), **fields)
+
+
+def resume_work(*, workflow: str = "", version: int = 0, **fields: Any) -> tenants_pb2.ResumeWorkRequest:
+    return tenants_pb2.ResumeWorkRequest(scope=_scope(workflow, version), **fields)
+
+
+def redrive_tasks(
+    *, workflow: str = "", version: int = 0, reasons: Sequence[str | int] = (), failed_from: int | None = None,
+    failed_before: int | None = None, **fields: Any,
+) -> tenants_pb2.RedriveTasksRequest:  # fmt: skip
+    numbers: list[Any] = [
+        one if isinstance(one, int) else types_pb2.FailureReason.Value(f"FAILURE_REASON_{one}") for one in reasons
+    ]
+    return tenants_pb2.RedriveTasksRequest(
+        scope=_scope(workflow, version), reasons=numbers, failed_from=_time(failed_from), failed_before=_time(failed_before),
+        **fields,
+    )  # fmt: skip
 
 
 def remove_tasks(**fields: Any) -> retention_pb2.RemoveTasksRequest:
@@ -181,3 +253,30 @@ def get_tombstone(**fields: Any) -> retention_pb2.GetTombstoneRequest:
 
 def compact_signals(**fields: Any) -> retention_pb2.CompactSignalsRequest:
     return retention_pb2.CompactSignalsRequest(**fields)
+
+
+def set_budget_policy(
+    *, tenant_id: str, limits: Amounts, window_ms: int, recovery_ms: int
+) -> budgets_pb2.SetBudgetPolicyRequest:
+    policy = budgets_pb2.BudgetPolicy(limits=_amounts(limits), window_ms=window_ms, recovery_ms=recovery_ms)
+    return budgets_pb2.SetBudgetPolicyRequest(tenant_id=tenant_id, policy=policy)
+
+
+def remove_budget_policy(**fields: Any) -> budgets_pb2.RemoveBudgetPolicyRequest:
+    return budgets_pb2.RemoveBudgetPolicyRequest(**fields)
+
+
+def get_budget(**fields: Any) -> budgets_pb2.GetBudgetRequest:
+    return budgets_pb2.GetBudgetRequest(**fields)
+
+
+def confirm_budget_export(**fields: Any) -> budgets_pb2.ConfirmBudgetExportRequest:
+    return budgets_pb2.ConfirmBudgetExportRequest(**fields)
+
+
+def compact_budget_facts(**fields: Any) -> budgets_pb2.CompactBudgetFactsRequest:
+    return budgets_pb2.CompactBudgetFactsRequest(**fields)
+
+
+def list_budget_facts(**fields: Any) -> budgets_pb2.ListBudgetFactsRequest:
+    return budgets_pb2.ListBudgetFactsRequest(**fields)

@@ -16,7 +16,7 @@ Outcome = tuple[str, Any]
 """`OK` with the answer, or the gRPC code's name with the reason."""
 
 
-def to_outcome(answer: Message | grpc.aio.AioRpcError) -> Outcome:
+def to_outcome(answer: Message | grpc.RpcError) -> Outcome:
     """What a call came to."""
     if isinstance(answer, Message):
         return "OK", to_plain(answer)
@@ -33,7 +33,10 @@ def to_plain(message: Message) -> Any:
         return message.ToMicroseconds()
     if isinstance(message, status_pb2.Status):
         return refusal_in(message).reason
-    return {field.name: _value(field, value) for field, value in message.ListFields()}
+    plain = {field.name: _value(field, value) for field, value in message.ListFields()}
+    if "pauses" in plain:  # they have no order
+        plain["pauses"].sort(key=lambda pause: (pause["scope"].get("workflow", ""), pause["scope"].get("workflow_version", 0)))
+    return plain
 
 
 def _value(field: FieldDescriptor, value: Any) -> Any:

@@ -1,30 +1,66 @@
-"""The store does what the model of its contract does, whatever it is told. Source: contract, sections 1 to 11."""
+"""The store does what the model of its contract does, whatever it is told. Source: contract, sections 1 to 12."""
 
+import inspect
 import os
+import random
+from collections import Counter
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
-from hypothesis import HealthCheck, Phase, settings
+import pytest
+from hypothesis import HealthCheck, Phase, reproduce_failure, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from tests.descriptors import methods
+from tests.model.arguments import INVALID
+from tests.model.contract.model import Model
+from tests.model.coverage import UNREACHED, Seen, missing, table
 from tests.model.machine import StoreMachine
+from tests.model.operations import BATCHES, LEFT_OUT, in_python
 from tests.model.real import Real
+from tests.store.refusals.promised import pairs
 
-EXAMPLES: Final = int(os.environ.get("MODEL_EXAMPLES", "60"))
-STEPS: Final = int(os.environ.get("MODEL_STEPS", "40"))
+EXAMPLES: Final = int(os.environ.get("MODEL_EXAMPLES", "100"))
+STEPS: Final = int(os.environ.get("MODEL_STEPS", "60"))
+SEED: Final = int(os.environ.get("MODEL_SEED") or random.randrange(10**6))
+BLOB: Final = os.environ.get("MODEL_BLOB", "")
 SHRINK: Final = os.environ.get("MODEL_SHRINK") == "1"
+FULL: Final = 2_000 * 60
+"""With so many steps every outcome of every operation shall be met."""
 
 
-def test_the_store_does_what_the_model_does(real: Real) -> None:
+def test_the_store_does_what_the_model_does(real: Real, capsys: pytest.CaptureFixture[str]) -> None:
+    seen: Seen = Counter()
+    with capsys.disabled():
+        print(f"\n{EXAMPLES} examples of {STEPS} steps, MODEL_SEED={SEED}", flush=True)
     profile = settings(
         max_examples=EXAMPLES,
         stateful_step_count=STEPS,
         deadline=None,
         phases=[Phase.generate, Phase.shrink] if SHRINK else [Phase.generate],
-        derandomize=True,
         database=None,
         print_blob=True,
         report_multiple_bugs=False,
         suppress_health_check=list(HealthCheck),
     )
-    run_state_machine_as_test(partial(StoreMachine, real), settings=profile)  # type: ignore[arg-type]  # any callable will do
+    machine: Any = seed(SEED)(partial(StoreMachine, real, seen))
+    if BLOB:
+        version, _, blob = BLOB.partition(":")
+        machine = reproduce_failure(version, blob.encode())(machine)
+    run_state_machine_as_test(machine, settings=profile)
+    with capsys.disabled():
+        print(table(seen))
+    assert EXAMPLES * STEPS < FULL or not missing(seen), f"never seen: {missing(seen)}"
+
+
+def test_every_operation_is_said_or_has_a_reason_not_to_be() -> None:
+    """A full run shows more: that each is answered and refused in every way that is promised."""
+    rules = "".join(inspect.getsource(base) for base in StoreMachine.__mro__ if base.__module__.startswith("tests.model"))
+    said = {in_python(name) for name in methods()} - BATCHES.keys() - LEFT_OUT.keys()
+    assert {name for name in said if f'"{name}"' not in rules} == set(), "no rule says it"
+    assert {name for name in said if not hasattr(Model, name)} == set(), "the model does not know it"
+    assert said == INVALID.keys(), "there is no argument that it must refuse"
+
+
+def test_what_is_not_reached_is_promised() -> None:
+    assert UNREACHED.keys() <= pairs()

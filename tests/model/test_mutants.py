@@ -1,4 +1,4 @@
-"""The machine is good enough to see known defects; these are those it sees fast, `python -m tests.model.mutants` tries all."""
+"""The machine is good enough to see known defects; these are those it sees in seconds, `make model-mutants` tries all."""
 
 from typing import Final
 
@@ -8,13 +8,12 @@ from tests.model.mutants import MUTANTS, find
 from tests.model.real import Real
 
 FAST: Final = (
-    "a finish after the lease's end",
-    "any finish again is the same",
+    "a finish that checks no token",
     "a heartbeat that shortens",
+    "a checkpoint that is answered and not kept",
     "a signal consumed and nobody woken",
-    "a tenant that is always first",
     "a cancel of what is complete",
-    "a checkpoint over another",
+    "a lost reservation that costs nothing",
 )
 
 
@@ -25,4 +24,4 @@ def test_the_machine_finds_a_defect(real: Real, name: str) -> None:
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_defect_still_fits_the_text_it_is_put_into(real: Real, name: str) -> None:
-    assert MUTANTS[name].was in real.function(MUTANTS[name].function)
+    assert real.function(MUTANTS[name].function).count(MUTANTS[name].was) == 1

@@ -4,9 +4,9 @@ from typing import Any, Final
 
 import pytest
 
-from tests.model.checks import MS, Owner
+from tests.model.contract.checks import MS, Owner
+from tests.model.contract.rows import Lease
 from tests.model.pair import Pair
-from tests.model.rows import Lease
 
 ANN: Final = ("test", "ann")
 BOB: Final = ("test", "bob")

@@ -2,15 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from tests.model.checks import DAY_MS, MIB, MS, Answer, Owner, is_id, is_name, lean, payload
+from tests.model.contract.checks import DAY_MS, MIB, MS, Answer, Owner, is_id, is_name, lean, payload
+from tests.model.contract.ledger import Reservation
 
 TERMINAL: Final = frozenset({"COMPLETED", "FAILED", "CANCELLED"})
-TOO_LATE: Final = {"code": -32603, "message": "The work ran past its execution deadline.", "reason": "EXECUTION_DEADLINE"}
-TOO_OFTEN: Final = {
-    "code": -32603, "message": "The work was given up: its workers were lost too often.", "reason": "CRASH_LIMIT",
-}  # fmt: skip
 
 
 class Lease(NamedTuple):
@@ -41,6 +38,8 @@ class Tenant:
     creates_at: int = 0
     turn: int = 0
     tombstones: list[Answer] = field(default_factory=list)
+    pauses: dict[tuple[str, int], Answer] = field(default_factory=dict)
+    redrives: dict[str, tuple[object, list[Answer], int]] = field(default_factory=dict)
 
     @property
     def policy(self) -> Answer:
@@ -49,6 +48,10 @@ class Tenant:
             max_outstanding=self.max_outstanding, max_leased=self.max_leased, retention_ms=self.retention_ms,
             max_input_bytes=self.max_input_bytes, max_creates_per_second=self.max_creates_per_second,
         )  # fmt: skip
+
+    def is_paused(self, lane: tuple[str, int]) -> bool:
+        """Whether an operator holds this work back."""
+        return any(workflow in ("", lane[0]) and version in (0, lane[1]) for workflow, version in self.pauses)
 
     def refill(self, now: int) -> None:
         """What it may create grows with the time, up to what it may create in a second."""
@@ -95,6 +98,9 @@ class Signal:
     state: str
 
 
+Signals = Mapping[tuple[str, str], Signal]
+
+
 @dataclass(slots=True)
 class Task:
     """One task, everything it has."""
@@ -102,6 +108,7 @@ class Task:
     tenant_id: str
     task_id: str
     request_id: str
+    reference: str
     content: object
     contract: Answer
     priority: int
@@ -134,6 +141,12 @@ class Task:
     wait: Wait | None = None
     questions: list[Question] = field(default_factory=list)
     finished: tuple[Lease, object] | None = None
+    reservation: Reservation | None = None
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """By what it is found."""
+        return self.tenant_id, self.task_id
 
     @property
     def owner(self) -> Owner:
@@ -151,10 +164,29 @@ class Task:
         return None if self.ended_at is None else self.ended_at + self.contract["ttl_ms"] * MS
 
     @property
+    def holds(self) -> Reservation | None:
+        """What it holds of its tenant's budget."""
+        return self.reservation if self.reservation and self.reservation.ended is None else None
+
+    @property
+    def forfeits_at(self) -> int | None:
+        """When it loses what it holds, if nobody takes it over."""
+        held = self.holds
+        return None if held is None else (self.expires_at or self.ready_at) + held.recovery_ms * MS
+
+    @property
+    def contract_bytes(self) -> int:
+        """What every answer about it carries."""
+        names = ("client_capabilities", "output_schema", "baggage")
+        return sum(len(self.contract.get(name, "")) for name in names)
+
+    @property
     def instants(self) -> list[int]:
         """When time does something to it."""
         until = self.wait.until if self.wait and self.state == "WAITING" else None
-        times = (self.expires_at, self.cancel_at, self.deadline_at, self.abandon_at, until, self.ready_at)
+        times = (
+            self.expires_at, self.cancel_at, self.deadline_at, self.abandon_at, until, self.ready_at, self.forfeits_at
+        )  # fmt: skip
         return [at for at in times if at is not None] if self.state not in TERMINAL else []
 
     def ask(self, questions: Sequence[tuple[str, bytes]], now: int, fitting: Sequence[str]) -> None:
@@ -179,18 +211,18 @@ class Task:
             forked_from_task_id=self.forked_from[0], forked_from_checkpoints=self.forked_from[1],
             progress=self.reports[-1] if self.reports else None,
         )  # fmt: skip
-        wait = self.wait
-        if self.state == "WAITING" and wait is not None:
-            open_ = [one for one in self.questions if one.state == "OPEN"]
+        if self.state == "WAITING" and self.wait is not None:
             asked = [
                 {"key": one.key, "method": one.method, "params": payload("", one.params), "asked_at": one.asked_at}
-                for one in open_
+                for one in self.questions
+                if one.state == "OPEN"
             ]
-            kind = {"TIMER": {}, "SIGNAL": {"name": wait.signal_name}, "INPUT": {"requests": asked}}[wait.kind]
-            answer["wait"] = lean(step=wait.step, until=wait.until) | {wait.kind.lower(): kind}
+            kinds: dict[str, Any] = {"TIMER": {}, "SIGNAL": {"name": self.wait.signal_name}, "INPUT": {"requests": asked}}
+            answer["wait"] = lean(step=self.wait.step, until=self.wait.until)
+            answer["wait"][self.wait.kind.lower()] = kinds[self.wait.kind]
         return answer
 
-    def wake_shown(self, signals: "Mapping[tuple[str, str], Signal]") -> Answer | None:
+    def wake_shown(self, signals: Signals) -> Answer | None:
         """What ended its last wait."""
         wait = self.wait
         if wait is None or wait.wake is None:
@@ -205,7 +237,7 @@ class Task:
             cause = lean(keys=[one.key for one in asked], answers=answers)
         return {"step": wait.step, wait.wake.lower(): cause}
 
-    def leased_shown(self, lease: Lease, signals: "Mapping[tuple[str, str], Signal]") -> Answer:
+    def leased_shown(self, lease: Lease, signals: Signals) -> Answer:
         """What the worker that took it is told."""
         return lean(
             lease=lease._asdict(), expires_at=self.expires_at, contract=self.contract, input=self.input,
@@ -216,8 +248,8 @@ class Task:
 
     def tombstone(self, cursor: int, now: int) -> Answer:
         """What stays of it."""
-        return {
-            "tenant_id": self.tenant_id, "cursor": cursor, "task_id": self.task_id, "tool": "tool", "workflow": self.lane[0],
-            "workflow_version": self.lane[1], "state": self.state, "created_at": self.created_at, "ended_at": self.ended_at,
-            "removed_at": now,
-        }  # fmt: skip
+        return lean(
+            tenant_id=self.tenant_id, cursor=cursor, task_id=self.task_id, tool=self.contract.get("tool"),
+            workflow=self.lane[0], workflow_version=self.lane[1], state=self.state, created_at=self.created_at,
+            ended_at=self.ended_at, removed_at=now,
+        )  # fmt: skip
