@@ -101,7 +101,7 @@ async def test_earlier_clients_are_shown_the_tools_that_they_can_call(legacy: Le
     shown = {tool["name"]: tool for tool in answer.result["tools"]}
     assert set(answer.result) == {"tools"}
     everybody = {tool["name"]: tool for tool in (await client.ask("tools/list")).result["tools"]}
-    assert set(everybody) - set(shown) == {"task", "sampler", "asking"}
+    assert set(everybody) - set(shown) == {"task", "watched", "sampler", "asking"}
     assert shown["strict"] == everybody["strict"]
     assert "outputSchema" not in shown["listed"]
     assert (await legacy.ask("tools/list", {"cursor": "x"})).code == -32602

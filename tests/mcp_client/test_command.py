@@ -191,14 +191,14 @@ def test_whoever_leaves_a_terminal_is_told_how_to_come_back(pair: Pair) -> None:
     code, shown = on_a_terminal(pair.url, "call", "slow_compute", "--arg", "seconds=60", keys={"working": INTERRUPT})
     assert code == 130
     task_id = shown.split("tenure task watch ")[1].split("`")[0]
-    code, shown = on_a_terminal(pair.url, "task", "watch", task_id, keys={"1 s  working": INTERRUPT})
+    code, shown = on_a_terminal(pair.url, "task", "watch", task_id, keys={" s  working": INTERRUPT})
     assert code == 130
     assert f"\r\033[Ktenure: interrupted; task {task_id} goes on" in shown
     assert tenure(pair.url, "task", "cancel", task_id)[0] == 0
 
 
 async def test_whoever_reads_the_output_may_leave(fake: FakeServer) -> None:
-    fake.answers["tools/list"] = [tools(*({"name": f"work{n}", "description": "x" * 1000} for n in range(100)))]
+    fake.answers["tools/list"] = [tools(*({"name": f"work{n}", "description": "x" * 20_000} for n in range(100)))]
     command = [sys.executable, "-m", "mcp_bridge.client.command", "tools", "--url", fake.url, "--output", "text"]
     process = await asyncio.create_subprocess_exec(
         *command, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE
