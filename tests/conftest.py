@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import signal
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -55,6 +56,12 @@ def pytest_configure(config: pytest.Config) -> None:
         )
         for maker in makers:
             maker.__kwdefaults__["batching"] = False
+
+
+def pytest_sessionstart() -> None:
+    """What a shell lets its background jobs ignore, the processes of the tests do not: some are ended by it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session")
