@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeVar
 
 import grpc
@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from store_service.model.limits import BATCH_ITEMS, check_range
 from store_service.model.refusals import Reason, Refusal, invalid
+from store_service.rpc.handlers import Stream, Unary, wrap
 from store_service.rpc.policy import Role
 from store_service.rpc.rules import RULES
 from store_service.rpc.status import to_status
@@ -43,17 +44,10 @@ class Calls(grpc.aio.ServerInterceptor):
         service, _, method = handler_call_details.method.removeprefix("/").partition("/")
         if handler is None or not service.startswith("taskstore."):
             return handler
-        if handler.unary_unary is not None:
-            wrapped: Any = grpc.unary_unary_rpc_method_handler(self._unary(method, handler.unary_unary))
-        elif handler.unary_stream is not None:
-            wrapped = grpc.unary_stream_rpc_method_handler(self._stream(method, handler.unary_stream))
-        else:
-            wrapped = grpc.stream_stream_rpc_method_handler(self._stream(method, handler.stream_stream))
-        return wrapped._replace(
-            request_deserializer=_reader(handler.request_deserializer), response_serializer=handler.response_serializer
-        )
+        read = _reader(handler.request_deserializer)
+        return wrap(handler, unary=partial(self._unary, method), stream=partial(self._stream, method), read=read)
 
-    def _unary(self, method: str, inner: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    def _unary(self, method: str, inner: Unary) -> Unary:
         async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
             started = time.perf_counter()
             outcome = "CANCELLED"
@@ -73,7 +67,7 @@ class Calls(grpc.aio.ServerInterceptor):
 
         return call
 
-    def _stream(self, method: str, inner: Callable[..., AsyncIterator[Any]]) -> Callable[..., AsyncIterator[Any]]:
+    def _stream(self, method: str, inner: Stream) -> Stream:
         async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
             started = time.perf_counter()
             outcome = "CANCELLED"

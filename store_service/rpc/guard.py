@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final, Protocol
 
 import grpc
@@ -12,6 +12,7 @@ from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 
 from store_service.model.refusals import Reason, Refusal
+from store_service.rpc.handlers import Stream, Unary, wrap
 from store_service.rpc.policy import Caller, Role
 from store_service.rpc.rules import RULES
 
@@ -60,17 +61,10 @@ class Guard(grpc.aio.ServerInterceptor):
         if handler is None or service not in RULES:
             return handler
         roles = RULES[service][method]
-        if handler.unary_unary is not None:
-            wrapped: Any = grpc.unary_unary_rpc_method_handler(self._unary(roles, handler.unary_unary))
-        elif handler.unary_stream is not None:
-            wrapped = grpc.unary_stream_rpc_method_handler(self._stream(roles, handler.unary_stream))
-        else:
-            wrapped = grpc.stream_stream_rpc_method_handler(self._stream(roles, handler.stream_stream))
-        return wrapped._replace(
-            request_deserializer=handler.request_deserializer, response_serializer=handler.response_serializer
-        )
+        read = handler.request_deserializer
+        return wrap(handler, unary=partial(self._unary, roles), stream=partial(self._stream, roles), read=read)
 
-    def _unary(self, roles: frozenset[Role], inner: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    def _unary(self, roles: frozenset[Role], inner: Unary) -> Unary:
         async def call(request: Any, context: Context) -> Any:
             caller = await self._identify(roles, context)
             check(caller, request)
@@ -79,7 +73,7 @@ class Guard(grpc.aio.ServerInterceptor):
 
         return call
 
-    def _stream(self, roles: frozenset[Role], inner: Callable[..., AsyncIterator[Any]]) -> Callable[..., AsyncIterator[Any]]:
+    def _stream(self, roles: frozenset[Role], inner: Stream) -> Stream:
         async def call(request: Any, context: Context) -> AsyncIterator[Any]:
             caller = await self._identify(roles, context)
             if isinstance(request, AsyncIterator):
