@@ -89,7 +89,7 @@ class Guard(grpc.aio.ServerInterceptor):
     async def _identify(self, roles: frozenset[Role], context: Context) -> Caller:
         caller = await self._authentication.identify(context)
         structlog.contextvars.bind_contextvars(caller=caller.identity)
-        if not roles & caller.roles:
+        if caller.role not in roles:
             raise Refusal(Reason.PERMISSION_DENIED)
         return caller
 

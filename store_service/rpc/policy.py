@@ -29,7 +29,7 @@ class Caller:
     """One authenticated caller, and what it may touch. No set means all of them."""
 
     identity: str
-    roles: frozenset[Role]
+    role: Role
     tenants: frozenset[str] | None = None
     workflows: frozenset[str] | None = None
     worker: str | None = None
@@ -85,7 +85,7 @@ def _to_caller(entry: _Entry, place: str) -> Caller:
         raise PolicyError(f"{place}.most_calls: must be 1 to 100,000")
     return Caller(
         identity=entry.identity,
-        roles=frozenset((entry.role,)),
+        role=entry.role,
         tenants=_names(entry.tenants, f"{place}.tenants"),
         workflows=_names(entry.workflows, f"{place}.workflows"),
         worker=entry.worker,
