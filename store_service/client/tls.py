@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,7 +89,7 @@ def _asked(kind: str) -> Any:
     return make
 
 
-class _Renewing:
+class _Renewing(ABC):
     """The channel of now: a new one once the files have changed. Calls under way end on the one that they began on."""
 
     def __init__(self, tls: Tls, open_one: Callable[[grpc.ChannelCredentials], Any]) -> None:
@@ -114,8 +115,9 @@ class _Renewing:
                     self._retire(before)
         return self._now
 
+    @abstractmethod
     def _retire(self, channel: Any) -> None:
-        raise NotImplementedError
+        """Closes the channel before, once the calls on it have had time to end."""
 
 
 class RenewedChannel(_Renewing, grpc.aio.Channel):
