@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +18,7 @@ UV: Final = Path(sys.executable).with_name("uv")
 PYTHON: Final = "3.11"  # of the base
 PLATFORM: Final = "x86_64-manylinux_2_28"
 EXTRAS: Final = {"store": ["--extra", "store"], "bridge": ["--extra", "bridge"], "worker": []}
-VERSION: Final = "0.1.0"
+VERSION: Final = version("tenure")
 
 
 class BuildError(RuntimeError):

@@ -19,7 +19,7 @@ import pytest
 
 from mcp_bridge.client import TaskClient
 from store_service.embedded import EmbeddedPostgres
-from tests.images.build import ROOT, build
+from tests.images.build import ROOT, VERSION, build
 from tests.pair import free_ports
 
 BASE = "localhost/tenure-base:test"
@@ -57,7 +57,7 @@ class Container:
     """One container with the host's network, as user 65532."""
 
     def __init__(self, image: str, *arguments: str, environment: Mapping[str, str], volumes: Mapping[Path, str]) -> None:
-        self.name = buildah("from", f"localhost/tenure-{image}:0.1.0")
+        self.name = buildah("from", f"localhost/tenure-{image}:{VERSION}")
         options = [word for key, value in environment.items() for word in ("--env", f"{key}={value}")]
         options += [word for path, place in volumes.items() for word in ("--volume", f"{path}:{place}:ro")]
         module = {"store": ["-m", "store_service"], "bridge": ["-m", "mcp_bridge"], "worker": ["/app/hello.py"]}[image]
