@@ -29,6 +29,7 @@ from store_service import launcher
 # 32768 and above are handed out to outgoing connections, 30000 and above to Kubernetes.
 _PORTS = range(20_000, 30_000)
 _POLL_SECONDS = 0.01
+_AGAIN_SECONDS = 1.0
 _PREVIOUS_OWNER_SECONDS = 10.0
 _LOG_TAIL_LINES = 20
 _READY = "ready   "  # padded by Postgres, as are the other words for its status
@@ -145,9 +146,13 @@ class EmbeddedPostgres:
         if (server := self._server) is not None:
             steps = [(signal.SIGINT, 60.0), (signal.SIGQUIT, 30.0)]
             for number, patience_seconds in steps if mode == "fast" else steps[1:]:
-                server.send_signal(number)  # polls first: does nothing once the server ended
-                with suppress(subprocess.TimeoutExpired):
-                    server.wait(patience_seconds)
+                until = time.monotonic() + patience_seconds
+                while server.poll() is None and time.monotonic() < until:
+                    server.send_signal(
+                        number
+                    )  # and again: where it is ignored at first, as in a shell's background, it is lost
+                    with suppress(subprocess.TimeoutExpired):
+                        server.wait(_AGAIN_SECONDS)
             if server.returncode is None:
                 raise EmbeddedPostgresError(f"Postgres (pid {server.pid}) does not end.")
             self._server = None

@@ -93,7 +93,9 @@ def _launch(owner: int, uid: int, gid: int, data: str, command: list[str]) -> No
         _watch(owner, program)
     if os.getppid() != owner:
         sys.exit("The owner ended before the server was there.")
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and that is inherited
+    # What is ignored stays so across exec: SIGPIPE by Python, the others by a shell in whose background the owner runs.
+    for number in (signal.SIGPIPE, signal.SIGINT, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
     environment = {"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"}
     os.execve(command[0], command, environment)  # noqa: S606 - to become the program is our task
 

@@ -59,9 +59,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_sessionstart() -> None:
-    """What a shell lets its background jobs ignore, the processes of the tests do not: some are ended by it."""
+    """What a shell lets its background jobs ignore, the processes of the tests do not: some are interrupted by it."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session")

@@ -276,6 +276,17 @@ def test_a_failed_start_shows_the_log_and_leaves_nothing_running(cluster: Path) 
         assert query(server.dsn, "SELECT current_setting('fsync')") == "off"
 
 
+def test_a_server_that_is_ended_early_ends_where_its_owner_ignores_such_signals(cluster: Path) -> None:
+    """As in the background of a shell."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGQUIT)}
+    try:
+        with pytest.raises(EmbeddedPostgresError, match="start_timeout_seconds=0"):
+            EmbeddedPostgres(cluster, start_timeout_seconds=0.0).start()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def test_settings_that_keep_it_private_are_fixed(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="listen_addresses, port"):
         EmbeddedPostgres(tmp_path, settings={"listen_addresses": "*", "port": "1"})
