@@ -148,9 +148,8 @@ class EmbeddedPostgres:
             for number, patience_seconds in steps if mode == "fast" else steps[1:]:
                 until = time.monotonic() + patience_seconds
                 while server.poll() is None and time.monotonic() < until:
-                    server.send_signal(
-                        number
-                    )  # and again: where it is ignored at first, as in a shell's background, it is lost
+                    # Again and again: one that comes while it is ignored, as at first in the background of a shell, is lost.
+                    server.send_signal(number)
                     with suppress(subprocess.TimeoutExpired):
                         server.wait(_AGAIN_SECONDS)
             if server.returncode is None:
