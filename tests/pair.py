@@ -64,12 +64,16 @@ class Process:
 
     def wait_ready(self, admin_port: int) -> None:
         """Waits until `/readyz` says so."""
+        self.wait_answer(f"http://127.0.0.1:{admin_port}/readyz")
+
+    def wait_answer(self, url: str) -> None:
+        """Waits until it answers there, and well."""
         until = time.monotonic() + START_SECONDS
         while time.monotonic() < until:
             if self._popen.poll() is not None:
                 raise PairError(f"{self.name} ended with {self._popen.returncode}\n{self.tail()}")
             try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{admin_port}/readyz", timeout=2):
+                with urllib.request.urlopen(url, timeout=2):
                     return
             except (urllib.error.URLError, ConnectionError, TimeoutError):
                 time.sleep(0.05)

@@ -17,7 +17,7 @@ CONTEXT: Final = ROOT / ".tenure" / "images"
 UV: Final = Path(sys.executable).with_name("uv")
 PYTHON: Final = "3.11"  # of the base
 PLATFORM: Final = "x86_64-manylinux_2_28"
-EXTRAS: Final = {"store": ["--extra", "store"], "bridge": ["--extra", "bridge"], "worker": []}
+EXTRAS: Final = {"store": ["--extra", "store", "--extra", "archive"], "bridge": ["--extra", "bridge"], "worker": []}
 VERSION: Final = version("tenure")
 
 

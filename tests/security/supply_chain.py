@@ -19,10 +19,12 @@ ALLOWED: Final = frozenset({"Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "MIT",
 """By SPDX. Each lets Tenure be used, changed and sold with it; to add one is a decision, not a repair."""
 _NAMES: Final = {"Apache 2.0": "Apache-2.0", "3-Clause BSD License": "BSD-3-Clause", "MIT License": "MIT"}
 """How packages without a licence expression write theirs."""
+_READ: Final = {"python-dateutil": "Apache-2.0 AND BSD-3-Clause"}
+"""What the LICENSE file says of packages that say too little of themselves."""
 
 
 def read_packages() -> dict[str, Any]:
-    """All that `tenure[store,bridge,client]` installs, from the lock file, as CycloneDX. Raises RuntimeError."""
+    """All that `tenure[store,bridge,client,archive]` installs, from the lock file, as CycloneDX. Raises RuntimeError."""
     uv = Path(sys.executable).with_name("uv")
     command = [str(uv), "export", "--frozen", "--quiet", "--no-default-groups", "--all-extras", "--format", "cyclonedx1.5"]
     command += ["--preview-features", "sbom-export"]
@@ -35,6 +37,8 @@ def read_packages() -> dict[str, Any]:
 
 def licence_of(name: str) -> str:
     """What an installed package says of its licence, as SPDX where it is known; empty for one that says nothing."""
+    if name in _READ:
+        return _READ[name]
     told = metadata.metadata(name).json
     text = str(told.get("license_expression") or told.get("license") or "").strip()
     return _NAMES.get(text, text)

@@ -1,0 +1,1 @@
+"""Where the proof of what was removed is kept: ordered batches, each written once."""
