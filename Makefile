@@ -65,6 +65,14 @@ model-mutants: install ## put known defects back, and see the model find each (A
 interleaving: install ## race every pair of the store's operations (ten minutes)
 	@INTERLEAVING=all $(BIN)/pytest tests/interleaving $(ARGS)
 
+.PHONY: robustness
+robustness: install ## run it for 90 s under kills, pauses, cuts and a crash of Postgres, and judge the history (SEED=n)
+	@$(BIN)/python -m tests.robustness $${SEED:+--seed $$SEED} $(ARGS)
+
+.PHONY: soak
+soak: install ## the same for as long as you like, with failovers (MINUTES=60 SEED=n)
+	@$(BIN)/python -m tests.robustness --plan soak --seconds $$(( $${MINUTES:-60} * 60 )) $${SEED:+--seed $$SEED} $(ARGS)
+
 .PHONY: fuzz
 fuzz: install ## a million bodies to the bridge, a million messages to the store (FUZZ_BODIES=n FUZZ_MESSAGES=n FUZZ_SEED=n)
 	@$(BIN)/python -m tests.security.fuzz --bodies $${FUZZ_BODIES:-1000000} --messages $${FUZZ_MESSAGES:-1000000} \

@@ -1,0 +1,30 @@
+"""Runs Tenure under faults and judges it: python -m tests.robustness [--seconds 90] [--seed N] [--plan soak]"""
+
+import argparse
+import asyncio
+import random
+import sys
+from pathlib import Path
+
+from tests.pair import ROOT
+from tests.robustness.plans import PLANS
+from tests.robustness.run import run
+
+
+def main() -> int:
+    """One run. Its folder and its seed are printed first, its report last; it fails if anything is wrong."""
+    parser = argparse.ArgumentParser(prog="python -m tests.robustness")
+    parser.add_argument("--plan", choices=PLANS, default="smoke")
+    parser.add_argument("--seconds", type=float, help="how long there are faults; the plan's own when left out")
+    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--folder", type=Path, default=ROOT / ".tenure" / "robustness")
+    parser.add_argument("--keep", action="store_true", help="keep the database's files too")
+    asked = parser.parse_args()
+    seed = random.SystemRandom().randrange(2**31) if asked.seed is None else asked.seed
+    plan = PLANS[asked.plan]
+    seconds = asked.seconds or plan.seconds
+    return asyncio.run(run(plan, seed=seed, seconds=seconds, root=asked.folder, keep=asked.keep))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

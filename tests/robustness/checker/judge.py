@@ -1,0 +1,54 @@
+"""Reads what a run left behind and says what is wrong with it: python -m tests.robustness.checker.judge FOLDER"""
+
+import sys
+from collections import Counter
+from pathlib import Path
+
+from tests.robustness.checker.effects import check_effects
+from tests.robustness.checker.leases import check_leases
+from tests.robustness.checker.tasks import check_tasks
+from tests.robustness.evidence import Evidence, read_evidence
+from tests.robustness.history import UNKNOWN
+
+
+def judge(evidence: Evidence) -> list[str]:
+    """Every violation, each beginning with the invariant's name."""
+    return [*check_leases(evidence), *check_tasks(evidence), *check_effects(evidence)]
+
+
+def resolve_unknowns(evidence: Evidence) -> dict[str, int]:
+    """What became of the writes of which nobody knew: by the rows at the end, each was done or was not."""
+    found: Counter[str] = Counter()
+    requests = {(row.tenant, row.request) for row in evidence.rows.values()}
+    acknowledged = {
+        (call.tenant, call.detail["request"]) for call in evidence.calls if call.op == "create" and call.outcome == "ok"
+    }
+    for call in evidence.calls:
+        if call.outcome != UNKNOWN:
+            continue
+        if call.op == "create" and not call.detail["request"].startswith("mcp:"):
+            key = call.tenant, call.detail["request"]
+            found["creations repeated until acknowledged" if key in acknowledged else "creations unresolved"] += 1
+            found["of them made exactly once"] += key in requests
+        elif call.op == "complete":
+            versions = evidence.versions.get(call.task, [])
+            done = any(each.state == "COMPLETED" and each.finish_token == call.detail["token"] for each in versions)
+            found["completions done" if done else "completions not done"] += 1
+        elif call.op == "append":
+            kept = evidence.checkpoints.get(call.task, [])
+            done = any((at, token) == (call.detail["revision"], call.detail["token"]) for at, token, _ in kept)
+            found["checkpoints done" if done else "checkpoints not done"] += 1
+    return dict(found)
+
+
+def main() -> int:
+    """Prints what is wrong."""
+    evidence = read_evidence(Path(sys.argv[1]))
+    violations = judge(evidence)
+    print("\n".join(violations[:200]))
+    print(len(evidence.calls), "calls,", len(evidence.rows), "tasks,", len(violations), "violations")
+    return 1 if violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,190 @@
+"""The checker sees each kind of lie in a history that it is given, and nothing in one that is true."""
+
+from typing import Any
+
+import pytest
+
+from tests.robustness.checker.judge import judge
+from tests.robustness.evidence import Event, Evidence, Row, Version, Write
+from tests.robustness.history import Call
+from tests.robustness.ledger import Effect
+
+TASK = "11111111-1111-4111-8111-111111111111"
+WORKER = "w1-l2000"
+SECOND = 1_000_000
+T0 = 1_800_000_000 * SECOND
+
+
+def version(at: float, state: str, **fields: Any) -> Version:
+    """One version of the task, `at` seconds after the start."""
+    clock = T0 + int(at * SECOND)
+    made = Version(
+        seq=int(at * 1000), at=clock, tenant="alfa", task=TASK, op="U", state=state, token=0, worker="", expires=0, change=1,
+        checkpoints=0, lines=1, wished=False, changed=clock, finish_token=0, failed_for="", attempts=0, crashes=0, waits="",
+    )  # fmt: skip
+    return made._replace(**fields)
+
+
+def event(line: int, name: str, at: float, token: int = 0) -> Event:
+    return Event(TASK, line, name, T0 + int(at * SECOND), token)
+
+
+def call(op: str, outcome: str, begun: float, ended: float, **detail: Any) -> Call:
+    return Call("c", op, outcome, T0 + int(begun * SECOND), T0 + int(ended * SECOND), "alfa", TASK, detail)
+
+
+LEASE = {"token": 1, "worker": WORKER}
+
+
+def honest() -> Evidence:
+    """A task that was created, taken, worked on and completed, and everybody was told so."""
+    ends = T0 + 3 * SECOND
+    versions = [
+        version(0, "QUEUED", op="I"),
+        version(1, "LEASED", **LEASE, expires=ends, change=2, lines=2),
+        version(2, "LEASED", **LEASE, expires=T0 + 4 * SECOND, change=2, lines=2),
+        version(2.5, "LEASED", **LEASE, expires=T0 + 4 * SECOND, change=2, lines=2, checkpoints=1),
+        version(3, "COMPLETED", token=1, finish_token=1, change=3, lines=3, checkpoints=1),
+    ]
+    calls = [
+        call("create", "ok", -0.1, 0.1, request="r1"),
+        call("read", "ok", 0.2, 0.3, change=1, state="QUEUED", token=0, checkpoints=0, result=""),
+        call("lease", "ok", 0.9, 1.1, **LEASE),
+        call("heartbeat", "ok", 1.9, 2.1, **LEASE),
+        call("append", "ok", 2.4, 2.6, **LEASE, revision=0),
+        call("complete", "ok", 2.9, 3.1, **LEASE, result="abc"),
+        call("read", "ok", 3.2, 3.3, change=3, state="COMPLETED", token=1, checkpoints=1, result="abc"),
+    ]
+    appended = T0 + int(2.5 * SECOND)
+    return Evidence(
+        calls=calls, versions={TASK: versions}, order=versions,
+        writes=[Write(1, appended, "alfa", TASK, "checkpoint", 0, 1, appended, "LEASED", 1, ends + SECOND)],
+        rows={TASK: Row("alfa", TASK, "r1", "steps", 0, "COMPLETED", 1, "abc")},
+        checkpoints={TASK: [(0, 1, "s0")]},
+        events={TASK: [event(0, "CREATED", 0), event(1, "LEASED", 1, 1), event(2, "COMPLETED", 3, 1)]},
+        limits={"alfa": (1, 10)}, effects=[Effect(TASK, "s0", 1, WORKER, is_accepted=True)],
+    )  # fmt: skip
+
+
+def changed(index: int, **fields: Any) -> Evidence:
+    """The same, with one version otherwise."""
+    evidence = honest()
+    evidence.versions[TASK][index] = evidence.versions[TASK][index]._replace(**fields)
+    return evidence
+
+
+def with_call(added: Call) -> Evidence:
+    evidence = honest()
+    evidence.calls.append(added)
+    return evidence
+
+
+def read(state: str, change: int, begun: float, ended: float, **detail: Any) -> Call:
+    told = {"token": 1, "checkpoints": 1, "result": "abc", **detail}
+    return call("read", "ok", begun, ended, state=state, change=change, **told)
+
+
+def test_nothing_is_wrong_with_the_truth() -> None:
+    assert judge(honest()) == []
+
+
+LIES = {
+    "a token that jumps": ("S1", changed(1, token=2)),
+    "a lease that was revived": ("S1", changed(1, expires=T0 + SECOND + 100_000)),
+    "a lease that was shortened": ("S1", changed(2, expires=T0 + 2 * SECOND)),
+    "a stale read": ("S5", with_call(read("QUEUED", 1, 3.4, 3.5, token=0, checkpoints=0, result=""))),
+    "a state that never was": ("S5", with_call(read("FAILED", 3, 3.4, 3.5))),
+    "a read of what is not yet": ("S5", with_call(read("COMPLETED", 3, 1.2, 1.3))),
+    "a completion that nobody has": ("S5", with_call(call("complete", "ok", 3.2, 3.3, token=2, worker=WORKER, result="x"))),
+    "a refusal of a lease that was good": ("S5", with_call(call("heartbeat", "LEASE_LOST", 1.2, 1.3, **LEASE))),
+    "a cancel that did nothing": ("S5", with_call(call("cancel", "ok", 3.2, 3.3, found="CANCELLED"))),
+    "a task that is not found": ("S5", with_call(call("read", "TASK_NOT_FOUND", 3.2, 3.3))),
+    "a result that changed": ("S6", with_call(read("COMPLETED", 3, 3.4, 3.5, result="abd"))),
+    "an acknowledgement of two tasks": ("S4", with_call(Call("c", "create", "ok", T0, T0, "alfa", "other", {"request": "r1"}))),
+}
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_a_lie_is_seen(name: str) -> None:
+    invariant, evidence = LIES[name]
+    found = judge(evidence)
+    assert any(each.startswith(invariant) for each in found), found
+
+
+def test_an_unknown_outcome_may_be_either() -> None:
+    assert judge(with_call(call("complete", "unknown", 3.2, 3.3, token=1, worker=WORKER, result="x"))) == []
+    assert judge(with_call(call("create", "unknown", 3.2, 3.3, request="never"))) == []
+
+
+def test_a_second_end_and_a_life_after_it_are_seen() -> None:
+    evidence = honest()
+    evidence.versions[TASK].append(version(4, "CANCELLED", token=1, change=4, lines=4, checkpoints=1))
+    assert {each[:2] for each in judge(evidence)} >= {"S5"}
+
+
+def test_a_write_of_an_old_token_is_seen() -> None:
+    evidence = honest()
+    evidence.writes = [evidence.writes[0]._replace(current_token=2)]
+    assert judge(evidence)[0].startswith("S2")
+
+
+def test_a_write_after_the_end_of_its_lease_is_seen() -> None:
+    evidence = honest()
+    evidence.writes = [evidence.writes[0]._replace(expires=T0 + 2 * SECOND)]
+    assert judge(evidence)[0].startswith("S2")
+
+
+def test_a_finish_after_the_end_of_its_lease_is_seen() -> None:
+    evidence = changed(3, expires=T0 + 2_900_000)
+    evidence.versions[TASK][2] = evidence.versions[TASK][2]._replace(expires=T0 + 2_900_000, at=T0 + 1_000_000)
+    assert any(each.startswith("S2") for each in judge(evidence))
+
+
+def test_a_lease_that_was_taken_away_early_is_seen() -> None:
+    evidence = honest()
+    evidence.events[TASK][2] = event(2, "LEASE_EXPIRED", 3)
+    assert any("before its end" in each for each in judge(evidence))
+
+
+def test_more_leases_than_allowed_are_seen() -> None:
+    evidence = honest()
+    evidence.order = [*evidence.order[:2], evidence.order[1]._replace(task="other")]
+    assert any(each.startswith("S3") for each in judge(evidence))
+
+
+def test_a_gap_among_checkpoints_and_a_lower_token_after_a_higher_are_seen() -> None:
+    evidence = honest()
+    evidence.checkpoints[TASK] = [(0, 2, "s0"), (1, 1, "s1")]
+    assert {each[:2] for each in judge(evidence)} >= {"S7"}
+
+
+def test_a_task_that_is_gone_is_seen() -> None:
+    evidence = honest()
+    evidence.rows = {}
+    assert {each.partition(" ")[0] for each in judge(evidence)} >= {"S4", "S11"}
+
+
+def test_a_task_that_never_ends_is_seen() -> None:
+    evidence = honest()
+    evidence.rows[TASK] = evidence.rows[TASK]._replace(state="LEASED")
+    assert any(each.startswith("L ") for each in judge(evidence))
+
+
+def test_a_signal_that_is_consumed_twice_or_lost_is_seen() -> None:
+    evidence = honest()
+    evidence.final_signals = {("alfa", "g1"): (TASK, "CONSUMED")}
+    evidence.wakes = [("alfa", TASK, "g1", "SIGNAL"), ("alfa", "other", "g1", "SIGNAL")]
+    evidence.calls.append(call("signal", "ok", 1.2, 1.3, signal="g2", state="PENDING"))
+    found = judge(evidence)
+    assert len([each for each in found if each.startswith("S8")]) == 2
+
+
+def test_an_effect_that_a_saved_step_lacks_and_one_of_a_lower_token_are_seen() -> None:
+    evidence = honest()
+    first = evidence.effects[0]
+    evidence.effects = [replace_effect(first, 3), replace_effect(first, 2)]
+    assert len([each for each in judge(evidence) if each.startswith("S9")]) == 2
+
+
+def replace_effect(effect: Effect, token: int) -> Effect:
+    return Effect(effect.task, effect.step, token, effect.worker, is_accepted=True)

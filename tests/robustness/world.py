@@ -1,0 +1,231 @@
+"""Tenure as a run has it: a Postgres, two stores, two bridges, three workers, and between any two of them a proxy."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Self
+
+import asyncpg
+from taskstore.v1 import budgets_pb2, budgets_pb2_grpc, tenants_pb2, tenants_pb2_grpc, types_pb2
+
+from store_service.client.channel import open_channel
+from tests.pair import Process, free_ports
+from tests.robustness.ledger import Ledger
+from tests.robustness.postgres import Server, make_primary
+from tests.robustness.proxy import Proxy
+
+HERE: Final = Path(__file__).parent
+STORES: Final = ("store-1", "store-2")
+BRIDGES: Final = ("bridge-1", "bridge-2")
+WORKERS: Final = ("worker-1", "worker-2", "worker-3")
+LEASE_SECONDS: Final = 3
+_LOOK_SECONDS: Final = 0.1
+_READY_SECONDS: Final = 90.0
+
+
+@dataclass
+class Part:
+    """A process that is started again whenever it has ended, as Kubernetes does; unless it is held down."""
+
+    name: str
+    arguments: Sequence[str]
+    environment: Mapping[str, str]
+    admin_port: int = 0
+    process: Process | None = None
+    starts: int = 0
+    is_held_down: bool = False
+    is_paused: bool = False
+    expected_ends: int = 0
+    unexpected_ends: list[str] = field(default_factory=list)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its process is there."""
+        return self.process is not None and self.process._popen.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """Its process's id; it runs."""
+        assert self.process is not None
+        return self.process.pid
+
+
+class World:
+    """Everything of one run, in one folder. Use it as an async context."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True)
+        ports = iter(free_ports(44))
+        self.postgres_port = next(ports)
+        self.replica_ports = [next(ports) for _ in range(12)]
+        self.ledger_port = next(ports)
+        self.postgres: Server
+        self.parts: dict[str, Part] = {}
+        self.proxies: dict[str, Proxy] = {}
+        self._supervisor: asyncio.Task[None] | None = None
+        store_ports = [next(ports) for _ in STORES]
+        for number, name in enumerate(STORES):
+            self.proxies[f"{name}>postgres"] = Proxy(f"{name}>postgres", listen=next(ports), upstream=self.postgres_port)
+            for side in ("workers", "bridges", "clients"):
+                proxy = f"{side}>{name}"
+                self.proxies[proxy] = Proxy(proxy, listen=next(ports), upstream=store_ports[number])
+        self._store_ports = store_ports
+        self._admin_ports = [next(ports) for _ in STORES]
+        self.bridge_ports = [next(ports) for _ in BRIDGES]
+        self._bridge_admin_ports = [next(ports) for _ in BRIDGES]
+        self.ledger = Ledger(folder / "effects.jsonl", self.ledger_port)
+
+    def ports(self, side: str) -> list[int]:
+        """Where one side reaches the stores."""
+        return [self.proxies[f"{side}>{name}"].listen for name in STORES]
+
+    def address(self, side: str) -> str:
+        """The same as one address of gRPC, balanced."""
+        return "ipv4:" + ",".join(f"127.0.0.1:{port}" for port in self.ports(side))
+
+    async def __aenter__(self) -> Self:
+        self.postgres = await make_primary(self.folder / "postgres", self.postgres_port)
+        environment = {"TENURE_STORE_DSN": self.postgres.dsn()}
+        migrate = Process(
+            "migrate", ["-m", "store_service", "migrate"], environment=environment, log=self.folder / "migrate.log"
+        )
+        if code := await asyncio.to_thread(migrate.wait_end):
+            raise RuntimeError(f"migrate ended with {code}: {migrate.tail()}")
+        connection = await asyncpg.connect(self.postgres.dsn())
+        await connection.execute((HERE / "audit.sql").read_text())
+        await connection.close()
+        for proxy in self.proxies.values():
+            await proxy.start()
+        await self.ledger.start()
+        self._describe()
+        for part in self.parts.values():
+            self.start(part)
+        self._supervisor = asyncio.create_task(self._supervise())
+        await self._ready()
+        await self._configure()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._supervisor is not None:
+            self._supervisor.cancel()
+        ends = [asyncio.to_thread(self._end, part) for part in reversed(list(self.parts.values()))]
+        await asyncio.gather(*ends, return_exceptions=True)
+        for proxy in self.proxies.values():
+            await proxy.stop()
+        await self.ledger.stop()
+        await self.postgres.stop(immediate=False)
+
+    def start(self, part: Part) -> None:
+        """Starts a process anew."""
+        part.starts += 1
+        arguments = [each.replace("{start}", str(part.starts)) for each in part.arguments]
+        log = self.folder / f"{part.name}.log"
+        part.process = Process(part.name, arguments, environment=part.environment, log=log)
+
+    def kill(self, part: Part) -> None:
+        """Ends it at once; the supervisor starts it again."""
+        if part.is_running:
+            part.expected_ends += 1
+            part.is_paused = False
+            os.kill(part.pid, signal.SIGKILL)
+
+    def terminate(self, part: Part) -> None:
+        """Asks it to end; the supervisor starts it again."""
+        if part.is_running:
+            part.expected_ends += 1
+            os.kill(part.pid, signal.SIGTERM)
+
+    def pause(self, part: Part) -> None:
+        """Stops it where it stands."""
+        if part.is_running:
+            part.is_paused = True
+            os.kill(part.pid, signal.SIGSTOP)
+
+    def resume(self, part: Part) -> None:
+        """Lets it go on."""
+        if part.is_running and part.is_paused:
+            part.is_paused = False
+            os.kill(part.pid, signal.SIGCONT)
+
+    async def _supervise(self) -> None:
+        """Starts again what has ended, a little later each time it ends at once."""
+        since: dict[str, float] = {}
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            for part in self.parts.values():
+                if part.is_running or part.process is None:
+                    continue
+                now = time.monotonic()
+                if since.setdefault(part.name, now) == now:
+                    code = part.process._popen.returncode
+                    if part.expected_ends > 0:
+                        part.expected_ends -= 1
+                    elif self.postgres.is_running and code not in (0, 1):
+                        part.unexpected_ends.append(f"{part.name} ended with {code}: {part.process.tail(3)}")
+                if not part.is_held_down and now - since[part.name] > 0.3:
+                    del since[part.name]
+                    self.start(part)
+
+    def _end(self, part: Part) -> None:
+        if part.process is not None and part.is_running:
+            part.process.stop()
+
+    def _describe(self) -> None:
+        for number, name in enumerate(STORES):
+            dsn = self.postgres.dsn(self.proxies[f"{name}>postgres"].listen)
+            environment = {
+                "TENURE_STORE_DSN": dsn, "TENURE_STORE_PORT": str(self._store_ports[number]),
+                "TENURE_STORE_ADMIN_PORT": str(self._admin_ports[number]), "TENURE_STORE_CANCEL_GRACE_SECONDS": "5",
+                "TENURE_STORE_MAX_CRASHES": "100", "TENURE_STORE_DRAIN_SECONDS": "3", "TENURE_LOG_LEVEL": "warning",
+                "TENURE_STORE_MAX_CONNECTION_AGE_SECONDS": "20",
+            }  # fmt: skip
+            self.parts[name] = Part(name, ["-m", "store_service", "serve"], environment, self._admin_ports[number])
+        for number, name in enumerate(BRIDGES):
+            environment = {
+                "TENURE_BRIDGE_PORT": str(self.bridge_ports[number]), "TENURE_BRIDGE_ROUTES": str(HERE / "routes.yaml"),
+                "TENURE_BRIDGE_ADMIN_PORT": str(self._bridge_admin_ports[number]), "TENURE_BRIDGE_DRAIN_SECONDS": "3",
+                "TENURE_BRIDGE_STORE": self.address("bridges"), "TENURE_LOG_LEVEL": "warning",
+                "TENURE_BRIDGE_STATE_KEYS": "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=",
+            }  # fmt: skip
+            self.parts[name] = Part(name, ["-m", "mcp_bridge", "serve"], environment, self._bridge_admin_ports[number])
+        for name in WORKERS:
+            arguments = [
+                "-m", "tests.robustness.programs.worker", self.address("workers"), f"{name}.{{start}}-l{LEASE_SECONDS * 1000}",
+                str(self.ledger_port), str(LEASE_SECONDS),
+            ]  # fmt: skip
+            self.parts[name] = Part(name, arguments, {})
+
+    async def _ready(self) -> None:
+        until = time.monotonic() + _READY_SECONDS
+        for part in self.parts.values():
+            if part.admin_port and part.process is not None:
+                await asyncio.to_thread(part.process.wait_ready, part.admin_port)
+            assert time.monotonic() < until
+
+    async def _configure(self) -> None:
+        """Tenants with room enough, one that may hold few leases, and one with a budget."""
+        policies = {"alfa": 100, "beta": 6, "gamma": 40, "dev": 100}
+        async with open_channel(self.address("clients")) as channel:
+            tenants: tenants_pb2_grpc.TenantServiceAsyncStub = tenants_pb2_grpc.TenantServiceStub(channel)
+            budgets: budgets_pb2_grpc.BudgetServiceAsyncStub = budgets_pb2_grpc.BudgetServiceStub(channel)
+            for tenant, most in policies.items():
+                policy = tenants_pb2.TenantPolicy(max_outstanding=5_000, max_leased=most, retention_ms=86_400_000)
+                await tenants.SetTenantPolicy(tenants_pb2.SetTenantPolicyRequest(tenant_id=tenant, policy=policy), timeout=30)
+            limits = types_pb2.BudgetAmounts(tokens=10_000)
+            budget = budgets_pb2.BudgetPolicy(limits=limits, window_ms=5_000, recovery_ms=2_000)
+            await budgets.SetBudgetPolicy(budgets_pb2.SetBudgetPolicyRequest(tenant_id="gamma", policy=budget), timeout=30)
+
+
+def descriptors(pid: int) -> int:
+    """How many files a process has open."""
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+def resident_bytes(pid: int) -> int:
+    """How much memory a process has."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
