@@ -1,6 +1,7 @@
 """Certificates, keys and policies change while everything runs."""
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,19 @@ async def test_a_policy_that_changes_holds_at_once_and_one_that_is_wrong_does_no
         await store.create_task(new_task())
         policy.write_text("version: 1\ncallers: none\n")
         await store.create_task(new_task())
+
+
+async def test_a_change_that_leaves_size_and_time_of_the_file_as_they_were_is_seen(guarded: Guarded) -> None:
+    policy = guarded.folder / "policy.yaml"
+    before = policy.stat()
+    async with TaskStore.connect(guarded.address, tls=guarded.tls("bridge")) as store:
+        await store.create_task(new_task())
+        policy.write_text(policy.read_text().replace(f"{DOMAIN}/bridge,", f"{DOMAIN}/dredge,"))
+        os.utime(policy, ns=(before.st_atime_ns, before.st_mtime_ns))
+        after = policy.stat()
+        assert (after.st_ino, after.st_size, after.st_mtime_ns) == (before.st_ino, before.st_size, before.st_mtime_ns)
+        with pytest.raises(StoreError, match="does not know who calls"):
+            await store.create_task(new_task())
 
 
 async def test_a_worker_works_over_its_certificate(guarded: Guarded) -> None:
