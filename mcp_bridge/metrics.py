@@ -19,12 +19,13 @@ class Metrics:
         self.missing_names = Counter(
             "tenure_bridge_missing_mcp_name", "Calls of tasks/* that were served without Mcp-Name.", registry=registry
         )
-        self.authentications = Counter(
+        self._authentications = Counter(
             "tenure_bridge_authentications",
             "Requests by whether their token was believed, or why not.",
             ["outcome"],
             registry=registry,
         )
+        self._believed = self._authentications.labels("ok")
         self.held_calls = Gauge("tenure_bridge_held_calls", "Calls that wait for their work right now.", registry=registry)
         self.subscriptions = Gauge("tenure_bridge_subscriptions", "Subscriptions that are open right now.", registry=registry)
         self.snapshots_sent = Counter(
@@ -40,3 +41,7 @@ class Metrics:
     def tell(self, method: str, outcome: str, seconds: float) -> None:
         """Counts one call that has ended."""
         self._calls.tell(method if method in self._methods else _OTHER, outcome, seconds)
+
+    def tell_authentication(self, outcome: str) -> None:
+        """Counts one request whose token was looked at."""
+        (self._believed if outcome == "ok" else self._authentications.labels(outcome)).inc()

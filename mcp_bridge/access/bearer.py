@@ -39,8 +39,8 @@ def bearer_access(
             if token is None:
                 outcome = "missing"
                 raise unauthorized()
-            identity = await tokens.read(token, audience=resource.url(arrival.place), now=clock())
-            if arrival.place.tenant not in (None, identity.tenant) or not is_tenant(identity.tenant):
+            caller = await tokens.read(token, audience=resource.url(arrival.place), now=clock())
+            if arrival.place.tenant not in (None, caller.tenant) or not is_tenant(caller.tenant):
                 outcome = "tenant"
                 raise tenant_not_served()
             outcome = "ok"
@@ -52,18 +52,10 @@ def bearer_access(
             outcome = "unavailable"
             raise unavailable() from None
         finally:
-            metrics.authentications.labels(outcome).inc()
+            metrics.tell_authentication(outcome)
             if outcome != "ok":
                 structlog.get_logger().info("not_let_in", why=outcome)
-        return Caller(
-            tenant=identity.tenant,
-            issuer=identity.issuer,
-            subject=identity.subject,
-            scopes=identity.scopes,
-            groups=identity.groups,
-            token_id=identity.token_id,
-            expires_at=identity.expires_at,
-        )
+        return caller
 
     return authenticate
 

@@ -65,6 +65,10 @@ class Keys:
         key = self._named(kid)
         return key if key is not None and _is_for(key, algorithm) else None
 
+    def has(self, kid: str | None, key: PublicKey) -> bool:
+        """Whether a key that was found under this name is still the one that would be found."""
+        return self._named(kid) is key and self._age() <= STALE_SECONDS
+
     async def refresh(self) -> None:
         """Reads the keys again, unless that was tried less than 10 s ago. Those that are known stay if it fails."""
         async with self._reading:  # whoever waited here finds what the one before has read

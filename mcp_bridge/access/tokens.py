@@ -1,10 +1,11 @@
 """Access tokens: JSON Web Tokens, believed only if everything about them is right.
 
 Source: contract, section 7; RFC 9068; security checklist A6 to A10 and A13 to A16. A token is looked at and forgotten:
-it is not kept, not logged, and given to nobody.
+it is not kept, not logged, and given to nobody. Of one that was believed a digest is remembered, and by which key.
 """
 
 import re
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -15,8 +16,9 @@ from joserfc import jws
 from joserfc.errors import JoseError
 from joserfc.util import urlsafe_b64decode
 
+from mcp_bridge.access.callers import Caller
 from mcp_bridge.access.issuers import Issuer
-from mcp_bridge.access.keys import Keys
+from mcp_bridge.access.keys import Keys, PublicKey
 from mcp_bridge.wire.strict import Unreadable, parse
 
 TOKEN_BYTES: Final = 8 * 1024
@@ -26,6 +28,8 @@ MOST_NAMES: Final = 500
 _TYPES: Final = ("", "jwt", "at+jwt", "application/at+jwt")
 _TENANT = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 _ID_DIGITS: Final = 16
+MOST_BELIEVED: Final = 10_000
+"""Tokens that are remembered; the least used ones are forgotten."""
 
 
 class Fault(StrEnum):
@@ -51,44 +55,67 @@ class NotBelieved(Exception):  # noqa: N818 (it says what a token is)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
-    """Whom a believed token stands for."""
+class _Believed:
+    """A token that was believed, and what that hangs on besides the time."""
 
-    issuer: str
-    subject: str
-    tenant: str
-    """The tenant that its issuer says, whether it is served here or not."""
-    scopes: frozenset[str]
-    groups: frozenset[str]
+    caller: Caller
     expires_at: float
-    token_id: str
-    """What stands for the token in the audit log: a part of a digest of its `jti`, or of all of it."""
+    begins_at: float
+    keys: Keys
+    kid: str | None
+    key: PublicKey
 
 
 class Tokens:
     """Reads tokens of the issuers that are believed."""
 
-    def __init__(self, issuers: Mapping[str, tuple[Issuer, Keys]], *, leeway_seconds: float) -> None:
+    def __init__(
+        self, issuers: Mapping[str, tuple[Issuer, Keys]], *, leeway_seconds: float, most_believed: int = MOST_BELIEVED
+    ) -> None:
         self._issuers = issuers
         self._leeway_seconds = leeway_seconds
+        self._most_believed = most_believed
+        self._believed: OrderedDict[tuple[bytes, str], _Believed] = OrderedDict()
 
-    async def read(self, token: str, *, audience: str, now: float) -> Identity:
-        """Whom the token stands for at the resource `audience`; `now` in seconds of the epoch.
+    async def read(self, token: str, *, audience: str, now: float) -> Caller:
+        """Whom the token stands for at the resource `audience`, whether its tenant is served or not; `now` in seconds of the
+        epoch.
 
         A token that has ended is refused at once; the leeway is for those that begin a little in the future, by the clock
         of their issuer. Raises NotBelieved, or KeysUnavailable when that cannot be told.
+
+        The signature of one that was believed at this resource is not computed again while its issuer's keys are those that
+        were read then: what was read anew, or taken back, is.
         """
         if len(token) > TOKEN_BYTES:
             raise NotBelieved(Fault.MALFORMED)
+        name = sha256(token.encode()).digest(), audience
+        believed = self._believed.get(name)
+        if believed is not None and self._holds(believed, now):
+            self._believed.move_to_end(name)
+            return believed.caller
+        self._believed.pop(name, None)
+        believed = self._believed[name] = await self._believe(token, audience, now)
+        if len(self._believed) > self._most_believed:
+            self._believed.popitem(last=False)
+        return believed.caller
+
+    def _holds(self, believed: _Believed, now: float) -> bool:
+        """Whether nothing has happened that could make the token one that is not believed."""
+        is_its_time = now < believed.expires_at and believed.begins_at <= now + self._leeway_seconds
+        return is_its_time and believed.keys.has(believed.kid, believed.key)
+
+    async def _believe(self, token: str, audience: str, now: float) -> _Believed:
+        """What a token says, once everything about it was looked at. Raises NotBelieved, KeysUnavailable."""
         header, claims = _unverified(token)
         issuer, keys = self._issuers.get(_text(claims, "iss") or "", (None, None))
         if issuer is None or keys is None:
             raise NotBelieved(Fault.ISSUER)
-        await _verify(token, header, issuer, keys)
-        self._check_times(claims, now)
+        key = await _verify(token, header, issuer, keys)
+        begins_at = self._check_times(claims, now)
         if not _is_for(claims.get("aud"), audience):
             raise NotBelieved(Fault.AUDIENCE)
-        return Identity(
+        caller = Caller(
             issuer=issuer.issuer,
             subject=_text(claims, "sub") or _refuse(Fault.CLAIMS),
             tenant=_tenant(claims, issuer),
@@ -97,17 +124,21 @@ class Tokens:
             expires_at=float(claims["exp"]),
             token_id=_token_id(issuer, claims, token),
         )
+        return _Believed(
+            caller=caller, expires_at=float(claims["exp"]), begins_at=begins_at, keys=keys, kid=header.get("kid"), key=key
+        )
 
-    def _check_times(self, claims: Mapping[str, Any], now: float) -> None:
+    def _check_times(self, claims: Mapping[str, Any], now: float) -> float:
+        """From when on the token is good."""
         expires_at = _seconds(claims, "exp")
         if expires_at is None:
             raise NotBelieved(Fault.CLAIMS)
         if expires_at <= now:
             raise NotBelieved(Fault.EXPIRED)
-        for name in ("nbf", "iat"):
-            begins_at = _seconds(claims, name)
-            if begins_at is not None and begins_at > now + self._leeway_seconds:
-                raise NotBelieved(Fault.NOT_YET)
+        begins_at = max(_seconds(claims, name) or 0.0 for name in ("nbf", "iat"))
+        if begins_at > now + self._leeway_seconds:
+            raise NotBelieved(Fault.NOT_YET)
+        return begins_at
 
 
 class _Registry(jws.JWSRegistry):
@@ -122,8 +153,8 @@ class _Registry(jws.JWSRegistry):
         return self.algorithms[name]
 
 
-async def _verify(token: str, header: Mapping[str, Any], issuer: Issuer, keys: Keys) -> None:
-    """Raises NotBelieved unless the issuer has signed the token."""
+async def _verify(token: str, header: Mapping[str, Any], issuer: Issuer, keys: Keys) -> PublicKey:
+    """The key by which the issuer has signed the token. Raises NotBelieved unless it has."""
     algorithm, kid, kind = header.get("alg"), header.get("kid"), header.get("typ", "")
     if algorithm not in issuer.algorithms:
         raise NotBelieved(Fault.ALGORITHM)
@@ -141,6 +172,7 @@ async def _verify(token: str, header: Mapping[str, Any], issuer: Issuer, keys: K
         is_right = False
     if not is_right:
         raise NotBelieved(Fault.SIGNATURE)
+    return key
 
 
 def _unverified(token: str) -> tuple[dict[str, Any], dict[str, Any]]:
