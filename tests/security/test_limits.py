@@ -119,7 +119,7 @@ def test_nobody_is_counted_in_development_mode(limiter: Limiter) -> None:
 def test_buckets_that_are_not_used_are_forgotten_and_were_full_anyway(clock: Clock) -> None:
     buckets = Buckets(clock, most=10)
     for n in range(1000):
-        buckets.take(n, 1, 5)
+        buckets.take(n, (1.0, 5.0))
     assert len(buckets._filled) == 10
 
 
@@ -170,7 +170,7 @@ async def test_a_call_too_many_creates_nothing(users: Users, fake: FakeTaskStore
 
 @pytest.mark.row("H28")
 async def test_a_forwarded_address_that_is_not_believed_changes_nothing(users: Users, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mcp_bridge.access.limits._FAILURES_PER_SECOND", 0.001)
+    monkeypatch.setattr("mcp_bridge.access.limits._FAILURES", (0.001, 100.0))
     client = users.bearing("x.y.z")
     statuses = [(await client.ask("tools/list", X_Forwarded_For=f"203.0.113.{n}")).status for n in range(120)]
     assert set(statuses) == {401, 429}
@@ -180,7 +180,7 @@ async def test_a_forwarded_address_that_is_not_believed_changes_nothing(users: U
 async def test_behind_a_proxy_each_client_has_its_own_share(
     config: Config, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_bridge.access.limits._FAILURES_PER_SECOND", 0.001)
+    monkeypatch.setattr("mcp_bridge.access.limits._FAILURES", (0.001, 100.0))
     running = Bridge(replace(config, trusted_proxies=("127.0.0.1",)), connect=lambda _: FakeTaskStore())
     await running.start()
     async with aiohttp.ClientSession() as session:
