@@ -15,7 +15,7 @@ from mcp_bridge.app import Bridge, StdioBridge
 from mcp_bridge.config import Config, ConfigError, check_development, read_config
 from mcp_bridge.development import NotForTrials, Trial, issue_token
 from mcp_bridge.lines import Lines, own_pipes
-from store_service.telemetry import configure_logs
+from store_service.telemetry import configure_logs, settle_garbage
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -94,6 +94,7 @@ async def _serve(config: Config) -> int:
     if hasattr(signal, "SIGHUP"):  # not on Windows
         loop.add_signal_handler(signal.SIGHUP, bridge.reload_routes)
     await bridge.start()
+    settle_garbage()
     await stop.wait()
     await bridge.stop()
     return 0

@@ -16,7 +16,7 @@ from store_service.dev_certs import make_dev_certs
 from store_service.model.refusals import Refusal
 from store_service.rpc.policy import PolicyError
 from store_service.server import Store
-from store_service.telemetry import configure_logs
+from store_service.telemetry import configure_logs, settle_garbage
 
 START_SECONDS = 30.0
 """How long `serve` waits for a database that cannot be reached yet."""
@@ -91,6 +91,7 @@ async def _serve(config: Config) -> int:
             await asyncio.sleep(1)
     else:
         return 0
+    settle_garbage()
     await stop.wait()
     await store.stop()
     return 0
