@@ -1,15 +1,20 @@
 """Structured logs: one line an event, on standard error."""
 
+import asyncio
+import atexit
 import functools
 import logging
 import sys
+import threading
 import time
-from typing import Any, Literal
+from typing import Any, BinaryIO, Final, Literal
 
 import msgspec
 import structlog
 
 LogFormat = Literal["json", "console"]
+CALL: Final = "call"
+"""The event of the line that each call has."""
 
 
 def configure_logs(*, level: str = "info", format: LogFormat = "json") -> None:  # noqa: A002 (the word of the setting)
@@ -32,9 +37,7 @@ def configure_logs(*, level: str = "info", format: LogFormat = "json") -> None: 
     structlog.configure(
         processors=[_to_line] if format == "json" else [*shared, *render],
         wrapper_class=_make_lines(threshold) if format == "json" else structlog.make_filtering_bound_logger(threshold),
-        logger_factory=structlog.BytesLoggerFactory(sys.stderr.buffer)
-        if format == "json"
-        else structlog.WriteLoggerFactory(sys.stderr),
+        logger_factory=_Output(sys.stderr.buffer).logger if format == "json" else structlog.WriteLoggerFactory(sys.stderr),
         cache_logger_on_first_use=False,
     )
     handler = logging.StreamHandler(sys.stderr)
@@ -53,9 +56,49 @@ def _make_lines(threshold: int) -> type[structlog.typing.FilteringBoundLogger]:
                 line = self._processors[0](None, method_name, {**self._context, **members, "event": event})
             except structlog.DropEvent:
                 return None
-            return self._logger.msg(line)
+            return self._logger.later(line) if event == CALL else self._logger.msg(line)
 
     return Lines
+
+
+class _Output:
+    """Where lines go. Those of calls that end within one turn of the event loop go out in one write after it."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._lock = threading.Lock()
+        self._waiting: list[bytes] = []
+        atexit.register(self._flush)
+
+    def logger(self, *_: Any) -> "_Output":
+        """What structlog gives its lines to."""
+        return self
+
+    def msg(self, line: bytes) -> None:
+        """Writes a line, and before it those that wait."""
+        with self._lock:
+            self._waiting.append(line)
+        self._flush()
+
+    def later(self, line: bytes) -> None:
+        """Writes a line soon; at once where no event loop runs."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            self.msg(line)
+            return
+        with self._lock:
+            self._waiting.append(line)
+            is_first = len(self._waiting) == 1
+        if is_first:
+            loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        with self._lock:
+            if self._waiting:
+                self._stream.write(b"\n".join((*self._waiting, b"")))
+                self._stream.flush()
+                self._waiting.clear()
 
 
 def _to_line(_logger: Any, level: str, event: structlog.typing.EventDict) -> bytes:
