@@ -155,6 +155,22 @@ async def test_what_is_asked_for_while_calls_are_under_way_goes_into_the_next_on
     assert [len(items) for items in gated.travelled] == [1, 1, 7]
 
 
+async def test_few_do_not_set_out_beside_many_who_are_under_way(gated: GatedTasks, client: TaskStore) -> None:
+    gated.gate.clear()
+    first = [ask(client, f"first-{number}") for number in range(8)]
+    await asyncio.wait_for(gated.arrived.wait(), 10)
+    gated.arrived.clear()
+    few = [ask(client, f"few-{number}") for number in range(3)]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert client._batchers[1]._waiting.count == 3
+    enough = ask(client, "enough")
+    await asyncio.wait_for(gated.arrived.wait(), 10)
+    gated.gate.set()
+    await asyncio.gather(*first, *few, enough)
+    assert [len(items) for items in gated.travelled] == [8, 4]
+
+
 async def test_a_refused_item_is_refused_alone(gated: GatedTasks, client: TaskStore) -> None:
     asked = [ask(client, str(number), BAD if number == 3 else "acme") for number in range(6)]
     answers = await asyncio.gather(*asked, return_exceptions=True)
