@@ -15,12 +15,12 @@ BODY_SECONDS: Final = 30.0
 
 async def read_body(request: web.BaseRequest) -> bytes:
     """The body, its real bytes counted as they come, whatever was declared. Raises Failure 413, 408 or 400."""
-    if (request.content_length or 0) > BODY_BYTES:
-        raise _too_large()
     content = request.content
     try:
         if content.is_eof() and content.total_bytes <= BODY_BYTES:  # all of it came with the header
             return content.read_nowait()
+        if (request.content_length or 0) > BODY_BYTES:
+            raise _too_large()
         if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
             request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         chunks: list[bytes] = []

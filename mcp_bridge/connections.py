@@ -1,10 +1,13 @@
 """Floor 4: the connections of a bridge, and what every answer on them carries. Source: security checklist H18 and H19."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import structlog
 from aiohttp import web
+from aiohttp.http_parser import RawRequestMessage
+from aiohttp.http_writer import StreamWriter
 
 from mcp_bridge.wire.failures import refused
 from mcp_bridge.wire.headers import JSON
@@ -16,6 +19,9 @@ HEADERS: Final = {"Server": "tenure", "Cache-Control": "no-store", "X-Content-Ty
 JSON_HEADERS: Final = {**HEADERS, "Content-Type": JSON}
 
 
+Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+
 class Connection(web.RequestHandler):
     """One connection. What is not even HTTP is answered in JSON too, and leaves no trace of our insides."""
 
@@ -25,6 +31,54 @@ class Connection(web.RequestHandler):
         """See the base class. Who takes too long over the first header is given up; later ones are the keep-alive's."""
         super().connection_made(transport)
         asyncio.get_running_loop().call_later(HEADER_SECONDS, self._give_up)
+
+    def resume_reading(self, resume_parser: bool = True) -> None:
+        """See the base class, which resumes twice for each body, though nothing was paused."""
+        if self._reading_paused:
+            super().resume_reading(resume_parser)
+
+    async def start(self) -> None:
+        """See the base class, which gives each request a task of its own, for the sake of context variables. Here a request
+        that has arrived as a whole does without; all else, and what follows it, is left to the base class."""
+        loop, manager = self._loop, self._manager
+        assert manager is not None
+        while not self._force_close:
+            if not self._messages:
+                self._waiter = loop.create_future()
+                try:
+                    await self._waiter
+                finally:
+                    self._waiter = None
+            message, payload = self._messages[0]
+            is_whole = payload.is_eof() and len(self._messages) == 1 and not self._upgraded
+            if not isinstance(message, RawRequestMessage) or not is_whole or self._parser is None or self._task_handler is None:
+                await super().start()
+                return
+            self._messages.popleft()
+            self._parser.message_consumed()
+            manager.requests_count += 1
+            request = web.BaseRequest(message, payload, self, StreamWriter(self, loop), self._task_handler, loop)
+            if not await self._respond(request, manager.request_handler):
+                break
+            self._next_keepalive_close_time = loop.time() + self._keepalive_timeout
+            if self._keepalive_handle is None:
+                self._keepalive_handle = loop.call_at(self._next_keepalive_close_time, self._process_keepalive)
+        if not self._force_close:
+            self._task_handler = None
+            if self.transport is not None:
+                self.transport.close()
+
+    async def _respond(self, request: web.BaseRequest, handler: Handler) -> bool:
+        """Answers a request. Returns whether its connection may be used again."""
+        try:
+            response, is_lost = await self._handle_request(request, None, handler)
+        except ConnectionError:
+            return False
+        except BaseException:
+            self.force_close()
+            raise
+        self._keepalive = bool(response.keep_alive)
+        return self._keepalive and not is_lost and not self._close and not self._force_close
 
     def _give_up(self) -> None:
         if self._request_count == 0 and self.transport is not None:

@@ -15,7 +15,7 @@ from aiohttp import web
 from mcp_bridge.access.callers import Arrival, Authenticate
 from mcp_bridge.access.hosts import Guard
 from mcp_bridge.access.limits import Limiter
-from mcp_bridge.access.places import Place, nothing_here, place_at
+from mcp_bridge.access.places import PATH, UNNAMED, Place, nothing_here, place_at
 from mcp_bridge.access.proxies import Proxies, Source
 from mcp_bridge.access.resource import Resource
 from mcp_bridge.body import read_body
@@ -44,7 +44,7 @@ class _Exchange(Entry):
     """What is known of a call so far, and what its answer needs."""
 
     era: Era = Era.MODERN
-    place: Place = field(default_factory=Place)
+    place: Place = UNNAMED
     form: Form = Form.JSON
     stream: EventStream | None = None
     """Where the answer goes, if it may be a stream; it need not have begun."""
@@ -124,7 +124,7 @@ class Endpoint:
 
     async def _result(self, request: web.BaseRequest, exchange: _Exchange) -> bytes | None:
         """The whole answer to a request; None for a notification. Raises Failure."""
-        headers = Headers.read(request.raw_headers)
+        headers = Headers.read(request.headers, request.raw_headers)
         place = exchange.place = _read_place(request, headers)
         source = self._check_source(request, headers)
         caller = exchange.caller = await self._authenticate(Arrival(place, headers, source))
@@ -157,12 +157,14 @@ class Endpoint:
 
     def _metadata(self, request: web.BaseRequest) -> web.Response | None:
         """Where clients get tokens, if it is that which is asked for. Raises Failure."""
-        described = self._resource.metadata_at(request.rel_url.raw_path) if self._resource else None
+        if self._resource is None or request.raw_path == PATH:
+            return None
+        described = self._resource.metadata_at(request.rel_url.raw_path)
         if described is None:
             return None
         if request.method not in ("GET", "HEAD"):
             raise refused(405, "Only GET is served here", headers={"Allow": "GET, HEAD"}, closes=True)
-        self._check_source(request, Headers.read(request.raw_headers))
+        self._check_source(request, Headers.read(request.headers, request.raw_headers))
         return web.Response(body=described, headers=JSON_HEADERS)
 
     def _read(self, body: bytes, exchange: _Exchange) -> Request | Notification:
@@ -188,7 +190,7 @@ def _read_place(request: web.BaseRequest, headers: Headers) -> Place:
     """Where the request wants to go. Raises Failure 404, 405, 414 or 431."""
     if len(request.raw_path) > TARGET_BYTES:
         raise refused(414, "The URL is too long", closes=True)
-    place = place_at(request.rel_url.raw_path)
+    place = UNNAMED if request.raw_path == PATH else place_at(request.rel_url.raw_path)
     if place is None:
         raise nothing_here()
     if request.method != "POST":

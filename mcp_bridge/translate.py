@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from store_service.client import StoreError
 
 _STATUSES: Final = {
-    types_pb2.TASK_STATE_QUEUED: "working",
-    types_pb2.TASK_STATE_LEASED: "working",
-    types_pb2.TASK_STATE_WAITING: "working",
-    types_pb2.TASK_STATE_COMPLETED: "completed",
-    types_pb2.TASK_STATE_FAILED: "failed",
-    types_pb2.TASK_STATE_CANCELLED: "cancelled",
+    types_pb2.TASK_STATE_QUEUED: b"working",
+    types_pb2.TASK_STATE_LEASED: b"working",
+    types_pb2.TASK_STATE_WAITING: b"working",
+    types_pb2.TASK_STATE_COMPLETED: b"completed",
+    types_pb2.TASK_STATE_FAILED: b"failed",
+    types_pb2.TASK_STATE_CANCELLED: b"cancelled",
 }
 _TERMINAL: Final = frozenset((types_pb2.TASK_STATE_COMPLETED, types_pb2.TASK_STATE_FAILED, types_pb2.TASK_STATE_CANCELLED))
 _JSON: Final = ("", "application/json")
@@ -82,26 +82,39 @@ def ttl_ms(task: types_pb2.Task) -> int:
     return max(0, _ms(task.read_at) - _ms(task.created_at)) + task.contract.ttl_ms
 
 
-def task_members(task: types_pb2.Task, questions: Sequence[Question], longest_poll_ms: int) -> bytes:
+def task_members(task: types_pb2.Task, questions: Sequence[Question], poll_ms: int) -> bytes:
     """The members of a task without its outcome, for `Results.write`: what a created task is answered with.
 
-    `questions` are those that are open and the reader's to answer. To others the task is one that works.
+    `questions` are those that are open and the reader's to answer. To others the task is one that works. `poll_ms` is its
+    `poll_interval_ms`.
     """
-    return results.join(_fields(task, questions, longest_poll_ms))
+    members = b'"taskId":"%b","status":"%b","createdAt":"%b","lastUpdatedAt":"%b","ttlMs":%d,"pollIntervalMs":%d' % (
+        task.task_id.encode(),
+        b"input_required" if questions else _STATUSES[task.state],
+        _text(task.created_at),
+        _text(task.changed_at),
+        ttl_ms(task),
+        poll_ms,
+    )
+    if task.HasField("error"):
+        message = task.error.message
+    elif is_terminal(task) or not (message := task.progress.message):
+        return members
+    return members + b',"statusMessage":' + msgspec.json.encode(message)
 
 
-def detailed_task_members(task: types_pb2.Task, questions: Sequence[Question], longest_poll_ms: int) -> bytes:
-    """The members of a task with its result, its error or the `questions`: what `tasks/get` is answered with."""
-    members = task_members(task, questions, longest_poll_ms)
+def detailed_task_members(task: types_pb2.Task, questions: Sequence[Question], poll_ms: int) -> tuple[results.Piece, ...]:
+    """The members of a task with its result, its error or the `questions`: what `tasks/get` is answered with, in pieces."""
+    members = task_members(task, questions, poll_ms)
     if questions:
-        return members + b',"inputRequests":' + input_requests(questions)
+        return members, b',"inputRequests":', input_requests(questions)
     match task.WhichOneof("outcome"):
         case "result":
-            return b'%b,"result":%b' % (members, results.inlined(tool_result(task)))
+            return members, b',"result":', *results.inlined(tool_result(task))
         case "error":
-            return members + b',"error":' + msgspec.json.encode(_error(task.error))
+            return members, b',"error":', msgspec.json.encode(_error(task.error))
         case _:
-            return members
+            return (members,)
 
 
 def tool_result(task: types_pb2.Task) -> bytes:
@@ -137,22 +150,6 @@ def failure_from(error: "StoreError") -> Failure | None:
             return None
 
 
-def _fields(task: types_pb2.Task, questions: Sequence[Question], longest_poll_ms: int) -> dict[str, Any]:
-    fields: dict[str, Any] = {
-        "taskId": task.task_id,
-        "status": "input_required" if questions else _STATUSES[task.state],
-        "createdAt": _text(task.created_at),
-        "lastUpdatedAt": _text(task.changed_at),
-        "ttlMs": ttl_ms(task),
-        "pollIntervalMs": poll_interval_ms(task, longest_poll_ms),
-    }
-    if task.HasField("error"):
-        fields["statusMessage"] = task.error.message
-    elif not is_terminal(task) and task.progress.message:
-        fields["statusMessage"] = task.progress.message
-    return fields
-
-
 def _error(error: types_pb2.TaskError) -> dict[str, Any]:
     fields: dict[str, Any] = {"code": error.code, "message": error.message}
     if error.HasField("data") and error.data.media_type in _JSON:
@@ -168,11 +165,11 @@ def _order(time: "Timestamp") -> tuple[int, int]:
     return time.seconds, time.nanos
 
 
-def _text(time: "Timestamp") -> str:
+def _text(time: "Timestamp") -> bytes:
     """RFC 3339 in UTC with milliseconds."""
-    return f"{_second(time.seconds)}.{time.nanos // 1_000_000:03d}Z"
+    return b"%b.%03dZ" % (_second(time.seconds), time.nanos // 1_000_000)
 
 
 @lru_cache(maxsize=4096)
-def _second(seconds: int) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat()[:19]
+def _second(seconds: int) -> bytes:
+    return datetime.fromtimestamp(seconds, UTC).isoformat()[:19].encode()

@@ -11,14 +11,14 @@ from aiohttp.abc import AbstractStreamWriter
 class Whole(web.StreamResponse):
     """A 200 with this body. `head` is its header fields as they are sent, but for length, date and connection."""
 
-    def __init__(self, head: bytes, body: bytes) -> None:
-        super().__init__()
+    def __init__(self, head: bytes, body: bytes) -> None:  # the base class would make ready what is not used
         self._head = head
         self._whole = body
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
         """Sends it. Raises ConnectionResetError when the client has left."""
-        transport = request.transport
+        protocol = request.protocol
+        transport = protocol.transport
         if transport is None or transport.is_closing():
             raise ConnectionResetError("the client has left")
         if self.keep_alive is None:
@@ -34,7 +34,8 @@ class Whole(web.StreamResponse):
         transport.write(head + self._whole if len(self._whole) < _COPIED_BYTES else head)
         if len(self._whole) >= _COPIED_BYTES:
             transport.write(self._whole)
-        await request.writer.drain()
+        if protocol.writing_paused:
+            await request.writer.drain()
         self._eof_sent = True
         return None
 

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from taskstore.v1 import types_pb2
 
@@ -43,8 +44,7 @@ def _owner(issuer: str, subject: str) -> types_pb2.Owner:
     return types_pb2.Owner(issuer=issuer, subject=subject)
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
+class Arrival(NamedTuple):
     """What is known of a request before it is known who sent it."""
 
     place: Place

@@ -47,8 +47,9 @@ class Grant:
         is_for_some = self.groups or self.principals
         if is_for_some and self.groups.isdisjoint(caller.groups) and (caller.issuer, caller.subject) not in self.principals:
             return Verdict.DENIED
-        if any(caller.scopes.isdisjoint(one) for one in self.implied_by):
-            return Verdict.LACKS_SCOPES
+        for one in self.implied_by:
+            if caller.scopes.isdisjoint(one):
+                return Verdict.LACKS_SCOPES
         return Verdict.GRANTED
 
 

@@ -43,9 +43,12 @@ class Guard:
             hosts = [source.host]
         if target_authority is not None:
             hosts = [*hosts, target_authority]
-        if not hosts or not all(_is_host_allowed(host, self.allowed_hosts, self.loopback) for host in hosts):
-            raise refused(403, "Host is not allowed", closes=True)
+        for host in hosts or ("",):
+            if not _is_host_allowed(host, self.allowed_hosts, self.loopback):
+                raise refused(403, "Host is not allowed", closes=True)
         origins = headers.all("Origin")
+        if not origins:
+            return
         if len(origins) > 1 or not all(self._is_origin_allowed(origin) for origin in origins):
             raise refused(403, "Origin is not allowed", closes=True)
 

@@ -23,10 +23,14 @@ class Place:
         return PATH if self.tenant is None else f"/t/{self.tenant}/mcp"
 
 
+UNNAMED: Final = Place()
+"""The place whose path names no tenant."""
+
+
 def place_at(path: str) -> Place | None:
     """The place at a path as it was sent; None if MCP is not spoken there."""
     if path == PATH:
-        return Place()
+        return UNNAMED
     match = _TENANT_PATH.fullmatch(path)
     return Place(match["tenant"]) if match else None
 

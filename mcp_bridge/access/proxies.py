@@ -38,8 +38,8 @@ class Proxies:
 
     def source(self, peer: str, headers: Headers) -> Source:
         """From where a request comes that came in from `peer`."""
-        if not self._trusts(peer):
-            return Source(_bucket(peer))
+        if not self._networks or not self._trusts(peer):
+            return _direct(peer)
         address = peer
         for hop in reversed(_listed(headers, "X-Forwarded-For")):
             if not self._trusts(address):
@@ -53,8 +53,6 @@ class Proxies:
         )
 
     def _trusts(self, address: str) -> bool:
-        if not self._networks:
-            return False
         try:
             parsed = ip_address(address)
         except ValueError:
@@ -71,6 +69,11 @@ def read_networks(texts: Iterable[str]) -> list[Network]:
 
 def _listed(headers: Headers, name: str) -> list[str]:
     return [part.strip() for part in ",".join(headers.all(name)).split(",") if part.strip()]
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _direct(peer: str) -> Source:
+    return Source(_bucket(peer))
 
 
 @lru_cache(maxsize=REMEMBERED)

@@ -35,6 +35,8 @@ class Resource:
 
     def metadata_at(self, path: str) -> bytes | None:
         """The description that is found at a path; None if there is none."""
+        if not path.startswith(WELL_KNOWN):
+            return None
         if path == WELL_KNOWN:
             return self._metadata(Place())
         head = WELL_KNOWN + self._prefix

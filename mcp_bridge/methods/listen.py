@@ -20,7 +20,7 @@ from mcp_bridge.access.routes import CurrentRoutes, Routes
 from mcp_bridge.methods.calls import Call, Outbox
 from mcp_bridge.methods.tasks import readable_id
 from mcp_bridge.metrics import Metrics
-from mcp_bridge.translate import detailed_task_members, is_expired, is_terminal, open_questions
+from mcp_bridge.translate import detailed_task_members, is_expired, is_terminal, open_questions, poll_interval_ms
 from mcp_bridge.wire.failures import refused, too_many, unavailable
 from mcp_bridge.wire.headers import EVENT_STREAM
 from mcp_bridge.wire.questions import Question, missing_capabilities
@@ -257,7 +257,8 @@ class _Shown:
         """What `tasks/get` would show of it to one who is asked these questions."""
         if task is not self._task or questions != self._questions:
             self._task, self._questions = task, questions
-            self._members = detailed_task_members(task, questions, longest_poll_ms)
+            pieces = detailed_task_members(task, questions, poll_interval_ms(task, longest_poll_ms))
+            self._members = b"".join(pieces)
         return self._members
 
 

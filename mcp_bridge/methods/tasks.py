@@ -45,11 +45,11 @@ class TaskMethods:
             raise too_many("Polled too often; keep to pollIntervalMs", seconds)
         routes = self._routes.now
         task = await self._read_task(call, task_id, Action.READ, routes)
-        longest_ms = routes.longest_poll_ms(task)
-        self._polls.advertise(call.caller, task_id, poll_interval_ms(task, longest_ms))
+        poll_ms = poll_interval_ms(task, routes.longest_poll_ms(task))
+        self._polls.advertise(call.caller, task_id, poll_ms)
         questions = routes.asked(call.caller, task, open_questions(task))
         require_shown(call, questions)
-        return self._results.write(detailed_task_members(task, questions, longest_ms))
+        return self._results.write(*detailed_task_members(task, questions, poll_ms))
 
     async def update_task(self, call: Call) -> bytes:
         """Hands the task the answers to its open questions; those to any other are acknowledged and change nothing.

@@ -14,7 +14,7 @@ from mcp_bridge.methods.creation import create_task, fault_in, read_key, result_
 from mcp_bridge.methods.held import HeldCalls
 from mcp_bridge.methods.progress import ProgressRelay
 from mcp_bridge.methods.rounds import Rounds, require_shown
-from mcp_bridge.translate import is_terminal, open_questions, task_members
+from mcp_bridge.translate import is_terminal, open_questions, poll_interval_ms, task_members
 from mcp_bridge.wire.failures import invalid_params
 from mcp_bridge.wire.headers import check_params
 from mcp_bridge.wire.mcp import ToolCall, read_tool_call, tasks_required
@@ -109,7 +109,8 @@ class ToolMethods:
         if (abandon_after_ms or created.replayed) and not is_terminal(task):
             await self._held.attach(call.caller, task, abandon_after_ms=0)
         questions = route.grants.asked(call.caller, open_questions(task), is_own=True)
-        return self._results.write(task_members(task, questions, route.longest_poll_ms), result_type="task")
+        poll_ms = poll_interval_ms(task, route.longest_poll_ms)
+        return self._results.write(task_members(task, questions, poll_ms), result_type="task")
 
 
 def timed_out(route: Route) -> bytes:

@@ -6,12 +6,12 @@ Source: contract, sections 1, 2 and 10.22; cases 12 and 15.
 import base64
 import binascii
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from enum import Enum
 from functools import lru_cache
 from itertools import chain
-from typing import Any, Final, Self
+from typing import Any, Final, Protocol, Self
 
 from mcp_bridge.wire.failures import header_mismatch, refused
 
@@ -29,38 +29,61 @@ REMEMBERED: Final = 256
 class Headers:
     """The header fields of one request, each with all its values. Names are case-insensitive, values are not."""
 
+    __slots__ = ("_fields", "size_bytes")
+
     def __init__(self, fields: Iterable[tuple[str, str]]) -> None:
-        self._values: dict[str, list[str]] = {}
+        self._fields: _Fields = _Lists(fields)
         self.size_bytes = 0
         """As they were sent; 0 where they were not."""
-        for name, value in fields:
-            self._values.setdefault(name.lower(), []).append(value.strip(" \t"))
 
     @classmethod
-    def read(cls, fields: Sequence[tuple[bytes, bytes]]) -> Self:
-        """The fields as they were sent."""
-        headers = cls(())
-        values = {_lower(name): [value.decode("latin-1").strip(" \t")] for name, value in fields}
-        if len(values) < len(fields):  # some are there twice
-            values = {}
-            for name, value in fields:
-                values.setdefault(_lower(name), []).append(value.decode("latin-1").strip(" \t"))
-        headers._values = values
-        headers.size_bytes = len(b"".join(chain.from_iterable(fields)))
+    def read(cls, fields: "_Fields", sent: Iterable[tuple[bytes, bytes]]) -> Self:
+        """The fields as they were read from UTF-8, what is none escaped, and as they were sent."""
+        headers = cls.__new__(cls)
+        headers._fields = fields
+        headers.size_bytes = len(b"".join(chain.from_iterable(sent)))
         return headers
 
     def all(self, name: str) -> list[str]:
         """Every value of a field, in order."""
-        return self._values.get(name.lower(), [])
+        values = self._fields.getall(name, None)
+        return [_value(one) for one in values] if values else []
 
     def one(self, name: str) -> str | None:
         """The field's value; None when it is absent. Raises Failure -32020 when it is there twice."""
-        values = self._values.get(name.lower())
+        values = self._fields.getall(name, None)
         if values is None:
             return None
         if len(values) > 1:
             raise header_mismatch(f"{name} is there more than once")
-        return values[0]
+        return _value(values[0])
+
+
+class _Fields(Protocol):
+    """Fields by their names, in whatever case."""
+
+    def getall(self, key: str, default: None, /) -> list[str] | None:
+        """Every value of a field, in order."""
+
+
+class _Lists:
+    """Fields in a dictionary."""
+
+    def __init__(self, fields: Iterable[tuple[str, str]]) -> None:
+        self._values: dict[str, list[str]] = {}
+        for name, value in fields:
+            self._values.setdefault(name.lower(), []).append(value)
+
+    def getall(self, key: str, default: None, /) -> list[str] | None:
+        """See _Fields."""
+        return self._values.get(key.lower(), default)
+
+
+def _value(text: str) -> str:
+    """A value as HTTP has it: a byte is a character."""
+    if not text.isascii():
+        text = text.encode("utf-8", "surrogateescape").decode("latin-1")
+    return text.strip(" \t")
 
 
 def decode_value(name: str, value: str) -> str:
@@ -137,11 +160,6 @@ class Form(Enum):
 
     JSON = JSON
     EVENT_STREAM = EVENT_STREAM
-
-
-@lru_cache(maxsize=REMEMBERED)
-def _lower(name: bytes) -> str:
-    return name.decode("latin-1").lower()
 
 
 def choose_form(headers: Headers) -> Form:

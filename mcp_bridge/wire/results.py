@@ -11,9 +11,12 @@ from mcp_bridge.wire.mcp import SERVER_INFO, SUBSCRIPTION_ID
 
 _SPACE: Final = b" \t\r\n"
 _OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_RESULT_TYPE: Final = (b'"resultType"', b"\\u")
-_RESERVED: Final = (b'"_meta"', *_RESULT_TYPE)
+_RESULT_TYPE: Final = b'"resultType"'
+_META: Final = b'"_meta"'
 _CONTENT_FIRST: Final = b'{"content":['
+
+Piece = bytes | memoryview
+"""A part of an answer, which need not be copied to be laid into it."""
 
 
 class Results:
@@ -33,18 +36,17 @@ class Results:
         end = msgspec.json.encode({SERVER_INFO: self.server_info, SUBSCRIPTION_ID: subscription_id})
         return b'{"resultType":"complete","_meta":' + end + b"}"
 
-    def write(self, members: bytes = b"", *, result_type: str = "complete") -> bytes:
-        """A result with `members`, which are `"name":value` joined by commas."""
-        if not members:
-            return b'{"resultType":"%b",%b}' % (result_type.encode(), self._meta)
-        return b'{"resultType":"%b",%b,%b}' % (result_type.encode(), self._meta, members)
+    def write(self, *members: Piece, result_type: str = "complete") -> bytes:
+        """A result with `members`, which are `"name":value` joined by commas, in as many pieces as they come."""
+        head = b'{"resultType":"%b",%b' % (result_type.encode(), self._meta)
+        return b"".join((head, b",", *members, b"}")) if any(members) else head + b"}"
 
     def write_tool_result(self, tool_result: bytes) -> bytes:
         """A `CallToolResult` as the result of its call: byte for byte, with what every result carries before it.
 
         Only one that names `_meta` or `resultType` itself is taken apart, at its top level, as no name may stand twice.
         """
-        if not any(name in tool_result for name in _RESERVED):
+        if not (_META in tool_result or _names_result_type(tool_result)):
             return self.write(_members(tool_result))
         members = _OBJECT.decode(tool_result)
         members.pop("resultType", None)
@@ -94,22 +96,29 @@ def as_legacy_tool_result(data: bytes) -> bytes:
     return msgspec.json.encode(members)
 
 
-def inlined(tool_result: bytes) -> bytes:
+def inlined(tool_result: bytes) -> tuple[bytes, Piece]:
     """A `CallToolResult` within its task: byte for byte, with the `resultType` that its call would have been answered with.
 
     Only one that names `resultType` itself is taken apart, as no name may stand twice. Source: the Tasks extension, task
     execution errors.
     """
-    if _RESULT_TYPE[0] in tool_result or _RESULT_TYPE[1] in tool_result:
+    if _names_result_type(tool_result):
         members = _OBJECT.decode(tool_result)
         members.pop("resultType", None)
         tool_result = msgspec.json.encode(members)
-    return b'{"resultType":"complete",%b}' % _members(tool_result)
+    if tool_result[:1] != b"{":
+        tool_result = tool_result.lstrip(_SPACE)
+    return b'{"resultType":"complete",', memoryview(tool_result)[1:]
 
 
 def tool_error(text: str) -> bytes:
     """A `CallToolResult` that tells a model what went wrong, so that it can mend its call."""
     return msgspec.json.encode({"content": [{"type": "text", "text": text}], "isError": True})
+
+
+def _names_result_type(data: bytes) -> bool:
+    """Whether a member may have this name. Where a name has an escape, it may be any."""
+    return _RESULT_TYPE in data or (b"\\" in data and b"\\u" in data)
 
 
 def _members(data: bytes) -> bytes:

@@ -36,14 +36,14 @@ def task_at(age_ms: int = 0, quiet_ms: int = 0, **fields: Any) -> types_pb2.Task
     return task
 
 
-def shown(members: bytes) -> dict[str, Any]:
-    value = json.loads(b"{" + members + b"}")
+def shown(*members: bytes | memoryview) -> dict[str, Any]:
+    value = json.loads(b"".join((b"{", *members, b"}")))
     assert isinstance(value, dict)
     return value
 
 
 def test_a_fresh_task_is_shown_in_milliseconds_as_its_route_has_them() -> None:
-    assert shown(task_members(task_at(), (), 30_000)) == {
+    assert shown(task_members(task_at(), (), 2_000)) == {
         "taskId": "t",
         "status": "working",
         "createdAt": "2026-11-29T12:00:00.000Z",
@@ -85,7 +85,7 @@ def test_polls_are_asked_for_less_often_the_longer_nothing_changes(quiet_ms: int
 def test_a_worker_that_reports_progress_is_looked_at_often_again_and_its_message_shown() -> None:
     task = task_at(HOUR, quiet_ms=0)
     task.progress.sequence, task.progress.message = 3, "halfway"
-    members = shown(task_members(task, (), 30_000))
+    members = shown(task_members(task, (), poll_interval_ms(task, 30_000)))
     assert members["pollIntervalMs"] == 2_000
     assert members["statusMessage"] == "halfway"
 
@@ -111,7 +111,7 @@ def test_every_state_has_its_status(state: types_pb2.TaskState.ValueType, status
 def test_a_result_is_shown_byte_for_byte_and_a_created_task_never_has_one() -> None:
     task = task_at(state=types_pb2.TASK_STATE_COMPLETED)
     task.result.data = b'{"content":[],"big":123456789012345678901234567890,"nul":"\\u0000"}'
-    assert task.result.data[1:] in detailed_task_members(task, (), 30_000)
+    assert task.result.data[1:] in b"".join(detailed_task_members(task, (), 30_000))
     assert "result" not in shown(task_members(task, (), 30_000))
 
 
@@ -121,7 +121,7 @@ def test_a_failed_task_has_an_error_and_a_message_but_no_result() -> None:
     task = task_at(state=types_pb2.TASK_STATE_FAILED)
     task.error.code, task.error.message = -32603, "out of paper"
     task.error.data.data = b'{"tray":2.0}'
-    members = shown(detailed_task_members(task, (), 30_000))
+    members = shown(*detailed_task_members(task, (), 30_000))
     assert members["error"] == {"code": -32603, "message": "out of paper", "data": {"tray": 2.0}}
     assert members["statusMessage"] == "out of paper"
     assert "result" not in members
@@ -131,7 +131,7 @@ def test_a_result_that_is_not_json_is_not_laid_into_the_answer() -> None:
     task = task_at(state=types_pb2.TASK_STATE_COMPLETED)
     task.result.data, task.result.media_type = b'"}', "text/plain"
     assert json.loads(tool_result(task))["isError"] is True
-    json.loads(b"{" + detailed_task_members(task, (), 30_000) + b"}")
+    shown(*detailed_task_members(task, (), 30_000))
 
 
 @pytest.mark.parametrize(("code", "status"), [(-32603, 200), (-32602, 200), (7, 200), (-32601, 200), (-32021, 400)])

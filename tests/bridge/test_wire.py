@@ -286,9 +286,9 @@ def test_a_tool_result_with_meta_of_its_own_keeps_it_and_no_name_stands_twice() 
 
 
 def test_a_result_within_a_task_says_that_it_is_complete_and_no_name_stands_twice() -> None:
-    assert inlined(b' {"content": [],"n":1.0} ') == b'{"resultType":"complete","content": [],"n":1.0}'
+    assert b"".join(inlined(b' {"content": [],"n":1.0} ')).rstrip() == b'{"resultType":"complete","content": [],"n":1.0}'
     for name in (b'"resultType"', b'"result\\u0054ype"'):
-        assert inlined(b'{"content":[],' + name + b':"task"}') == b'{"resultType":"complete","content":[]}'
+        assert b"".join(inlined(b'{"content":[],' + name + b':"task"}')) == b'{"resultType":"complete","content":[]}'
 
 
 @pytest.mark.parametrize("name", ["resultType", "_meta"])
