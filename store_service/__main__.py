@@ -11,7 +11,7 @@ from pathlib import Path
 import structlog
 
 from store_service.config import Config, ConfigError, read_config
-from store_service.db.migrate import SchemaError, bump_epoch, migrate
+from store_service.db.migrate import SchemaError, bump_epoch, keep_epoch, migrate
 from store_service.dev_certs import make_dev_certs
 from store_service.model.refusals import Refusal
 from store_service.rpc.policy import PolicyError
@@ -30,8 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("serve", help="serve the API until SIGTERM")
     commands.add_parser("migrate", help="bring the database's schema to this version; safe to repeat and to run side by side")
-    epoch = commands.add_parser("epoch", help="after a restore or a failover that lost writes")
-    epoch.add_argument("action", choices=["bump"], help="make every lease granted before worthless")
+    epoch = commands.add_parser("epoch", help="after a restore or a failover")
+    epoch.add_argument("action", choices=["bump", "keep"], help="bump: make every lease worthless; keep: nothing was lost")
     certs = commands.add_parser("dev-certs", help="make certificates and a policy for trials, see the README")
     certs.add_argument("folder", type=Path)
     certs.add_argument("--host", action="append", default=[], metavar="NAME", help="a name of the store besides localhost")
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             case "migrate":
                 return _run(_migrate(config))
             case _:
-                return _run(_bump_epoch(config))
+                return _run(_bump_epoch(config) if options.action == "bump" else _keep_epoch(config))
     except (ConfigError, PolicyError, SchemaError, Refusal, OSError, ValueError) as error:
         print(f"tenure-store: {error}", file=sys.stderr)
         return 1
@@ -107,6 +107,11 @@ async def _migrate(config: Config) -> int:
 
 async def _bump_epoch(config: Config) -> int:
     print(f"the epoch is now {await bump_epoch(config.dsn)}; no lease granted before is worth anything")
+    return 0
+
+
+async def _keep_epoch(config: Config) -> int:
+    print(f"the epoch is still {await keep_epoch(config.dsn)}; stores serve on this timeline")
     return 0
 
 

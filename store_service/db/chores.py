@@ -27,6 +27,10 @@ class ChoreRows:
         """How much work there is. Columns: ready, leased, other, oldest_ready_ms."""
         return (await self._database.read(self._queries["queue_figures"], lanes))[0]
 
+    async def has_other_timeline(self) -> bool:
+        """Whether the database failed over or was restored since its epoch was raised."""
+        return bool((await self._database.read(self._queries["has_other_timeline"]))[0]["other"])
+
     async def ping(self) -> None:
         """Asks the database for an answer."""
         await self._database.read(self._queries["ping"])

@@ -13,6 +13,10 @@ DELETE FROM tenure.worker_claim WHERE worker_id IN (
 -- $1 most lanes whose head is looked at
 SELECT ready, leased, other, oldest_ready_ms FROM tenure.queue_figures($1)
 
+-- name: has_other_timeline
+-- Whether the database failed over or was restored since its epoch was raised; unknown in a standby.
+SELECT coalesce(e.timeline <> tenure.timeline(), false) AS other FROM tenure.epoch e
+
 -- name: ping
 SELECT 1 AS one
 

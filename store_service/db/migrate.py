@@ -74,6 +74,11 @@ async def check_schema(dsn: str, *, allow_test_clock: bool) -> None:
             raise SchemaError(f"the schema lacks {len(missing)} migrations; run `tenure-store migrate`")
         if not await is_member(connection):
             raise SchemaError("who connects is no member of tenure_app; an administrator runs: GRANT tenure_app TO that role")
+        if await connection.fetchval(queries["has_moved"]):
+            raise SchemaError(
+                "the database failed over or was restored since its epoch was raised; run `tenure-store epoch bump`, which "
+                "makes every lease granted before worthless, or `tenure-store epoch keep` if surely nothing was lost"
+            )
         if not allow_test_clock and await connection.fetchval(queries["clock_source"]) != CLOCK:
             raise SchemaError("the function tenure.task_now() is not the database's clock; restore it before serving")
     finally:
@@ -82,9 +87,18 @@ async def check_schema(dsn: str, *, allow_test_clock: bool) -> None:
 
 async def bump_epoch(dsn: str) -> int:
     """Makes every lease granted before worthless, as after a restore. Returns the new epoch."""
+    return await _set_epoch(dsn, "bump_epoch")
+
+
+async def keep_epoch(dsn: str) -> int:
+    """Says that a failover lost nothing: leases stay good. Returns the epoch."""
+    return await _set_epoch(dsn, "keep_epoch")
+
+
+async def _set_epoch(dsn: str, query: str) -> int:
     connection = await asyncpg.connect(dsn)
     try:
-        epoch: int = await connection.fetchval(Queries("migrate.sql")["bump_epoch"])
+        epoch: int = await connection.fetchval(Queries("migrate.sql")[query])
         return epoch
     finally:
         await connection.close()

@@ -41,4 +41,10 @@ INSERT INTO public.tenure_migration (number, phase, name) VALUES ($1, $2, $3)
 SELECT p.prosrc AS source FROM pg_proc p WHERE p.oid = 'tenure.task_now()'::regprocedure
 
 -- name: bump_epoch
-UPDATE tenure.epoch SET epoch = epoch + 1 RETURNING epoch
+UPDATE tenure.epoch SET epoch = epoch + 1, timeline = tenure.timeline() RETURNING epoch
+
+-- name: keep_epoch
+UPDATE tenure.epoch SET timeline = tenure.timeline() RETURNING epoch
+
+-- name: has_moved
+SELECT e.timeline <> tenure.timeline() AS moved FROM tenure.epoch e

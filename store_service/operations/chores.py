@@ -18,6 +18,7 @@ PROMOTE_SECONDS: Final = 1.0
 PING_SECONDS: Final = 1.0
 ANSWER_SECONDS: Final = 4.0
 TIDY_SECONDS: Final = 60.0
+TIMELINE_SECONDS: Final = 10.0
 LOOK_SECONDS: Final = 10.0
 LOOK_LANES: Final = 1_000
 TIDY_BATCH: Final = 1_000
@@ -50,6 +51,9 @@ class Chores:
         self._oldest = Gauge(
             "tenure_store_oldest_ready_seconds", "Since when the oldest task could have been taken.", registry=registry
         )
+        self._other_timeline = Gauge(
+            "tenure_store_other_timeline", "Whether the database failed over since its epoch was raised.", registry=registry
+        )
         self._loops: list[asyncio.Task[None]] = []
         self._answered_at = -ANSWER_SECONDS
 
@@ -78,6 +82,7 @@ class Chores:
             asyncio.create_task(_repeat(PROMOTE_SECONDS, self._promote_all), name="promote"),
             asyncio.create_task(_repeat(TIDY_SECONDS, self._tidy), name="tidy"),
             asyncio.create_task(_repeat(LOOK_SECONDS, self.look_at_queue), name="look"),
+            asyncio.create_task(_repeat(TIMELINE_SECONDS, self.look_at_timeline), name="timeline"),
             asyncio.create_task(_repeat(METER_SECONDS, self._figures.record_facts), name="meter"),
         ]
 
@@ -102,6 +107,14 @@ class Chores:
         for state, count in (("ready", row["ready"]), ("leased", row["leased"]), ("other", row["other"])):
             self._tasks.labels(state).set(count)
         self._oldest.set(row["oldest_ready_ms"] / 1000)
+
+    async def look_at_timeline(self) -> None:
+        """Says, again and again, that the database is another than it was. Serves on: what is there is right, and what is lost
+        can only be told by whoever knows how it failed over."""
+        is_other = await self._rows.has_other_timeline()
+        self._other_timeline.set(is_other)
+        if is_other:
+            structlog.get_logger().error("timeline_changed", then="tenure-store epoch bump, or keep if surely nothing was lost")
 
     async def _tidy(self) -> None:
         await self._rows.forget_claims(CLAIM_MEMORY_MS, TIDY_BATCH)

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import asyncpg
 
+from store_service.db.migrate import keep_epoch
 from tests.robustness.history import now_us
 from tests.robustness.postgres import make_replica
 from tests.robustness.proxy import Mode
@@ -199,22 +200,13 @@ class Nemesis:
         port = world.replica_ports[self._generation]
         self._generation += 1
         replica = await make_replica(old, world.folder / "postgres" / f"replica-{self._generation}", port)
-        admin = await asyncpg.connect(old.dsn())
-        await admin.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
-        await admin.execute("SELECT pg_reload_conf()")
-        async with asyncio.timeout(60):
-            while not await admin.fetchval("SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'"):
-                await asyncio.sleep(0.1)
-        await admin.close()
+        await old.wait_for_replica()
         self.replica_seconds.append(loop.time() - began)
         await asyncio.sleep(2)  # so that a good many commits have waited for it
         await old.stop(immediate=True)
         await asyncio.to_thread(replica.promote)
         await replica.answers()
-        connection = await asyncpg.connect(replica.dsn())
-        await connection.execute("ALTER SYSTEM RESET synchronous_standby_names")
-        await connection.execute("SELECT pg_reload_conf()")
-        await connection.close()
+        await keep_epoch(replica.dsn())  # nothing is lost
         world.postgres = replica
         for name in STORES:
             proxy = world.proxies[f"{name}>postgres"]

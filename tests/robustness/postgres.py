@@ -87,6 +87,20 @@ class Server:
                     await asyncio.sleep(0.05)
             self._process = None
 
+    async def wait_for_replica(self) -> None:
+        """From now on each commit waits for the replica, which is there."""
+        admin = await asyncpg.connect(self.dsn())
+        await admin.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
+        await admin.execute("SELECT pg_reload_conf()")
+        await _until(admin, "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'")
+        await admin.close()
+
+    async def is_replayed(self) -> None:
+        """Waits until the replica has all that there is."""
+        admin = await asyncpg.connect(self.dsn())
+        await _until(admin, "SELECT count(*) FROM pg_stat_replication WHERE replay_lsn >= pg_current_wal_flush_lsn()")
+        await admin.close()
+
     def promote(self) -> None:
         """Makes a replica the primary."""
         _run(self.folder, "pg_ctl", "promote", "-D", str(self.folder), "-w", "-t", "60")
@@ -105,20 +119,31 @@ async def make_primary(folder: Path, port: int) -> Server:
     return server
 
 
-async def make_replica(primary: Server, folder: Path, port: int) -> Server:
-    """A streaming replica of a server that runs, in a folder that is made."""
+async def make_replica(primary: Server, folder: Path, port: int, *, through: int | None = None) -> Server:
+    """A streaming replica of a server that runs, in a folder that is made; `through` a proxy before it."""
+    replica = await base_backup(primary, folder, port, "-R", through=through)
+    await replica.start()
+    return replica
+
+
+async def base_backup(primary: Server, folder: Path, port: int, *options: str, through: int | None = None) -> Server:
+    """A copy of a server that runs, which is not started."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
     folder.mkdir(mode=0o700)
     owner = primary.folder.stat()
     os.chown(folder, owner.st_uid, owner.st_gid)
-    name = f"{primary.dsn()}?application_name=replica"
+    name = f"{primary.dsn(through)}?application_name=replica"
     await asyncio.to_thread(
-        _run, folder, "pg_basebackup", "-D", str(folder), "-d", name, "-R", "-X", "stream", "-c", "fast", "--no-sync"
+        _run, folder, "pg_basebackup", "-D", str(folder), "-d", name, "-X", "stream", "-c", "fast", "--no-sync", *options
     )
-    replica = Server(folder, port=port, password=primary.password)
-    await replica.start()
-    return replica
+    return Server(folder, port=port, password=primary.password)
+
+
+async def _until(connection: asyncpg.Connection, query: str) -> None:
+    async with asyncio.timeout(_PATIENCE_SECONDS):
+        while not await connection.fetchval(query):
+            await asyncio.sleep(0.05)
 
 
 def _run(data: Path, program: str, *arguments: str) -> None:

@@ -18,11 +18,21 @@ CREATE SCHEMA tenure;
 -- The clock of the store. Tests put another one in its place; `serve` refuses to run on any but this.
 CREATE FUNCTION tenure.task_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS 'SELECT clock_timestamp()';
 
+-- The server and the timeline of its log; NULL in a standby.
+CREATE FUNCTION tenure.timeline() RETURNS text LANGUAGE sql VOLATILE AS $$
+  SELECT CASE WHEN NOT pg_is_in_recovery() THEN
+    (SELECT c.system_identifier FROM pg_control_system() c) || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8) END
+$$;
+
 -- One row. Tokens are compared together with the epoch, which an operator raises when a database was restored, so that no
 -- token granted before ever matches again.
+--
+-- It keeps the timeline that it was raised on: where the database is on another one, it failed over, was restored to a moment, or
+-- is a copy in another server, and what it acknowledged last may be lost.
 CREATE TABLE tenure.epoch (
-  one   boolean PRIMARY KEY DEFAULT true CHECK (one),
-  epoch bigint NOT NULL
+  one      boolean PRIMARY KEY DEFAULT true CHECK (one),
+  epoch    bigint NOT NULL,
+  timeline text   NOT NULL DEFAULT tenure.timeline()
 );
 INSERT INTO tenure.epoch (epoch) VALUES (1);
 
