@@ -87,18 +87,18 @@ async def check_schema(dsn: str, *, allow_test_clock: bool) -> None:
 
 async def bump_epoch(dsn: str) -> int:
     """Makes every lease granted before worthless, as after a restore. Returns the new epoch."""
-    return await _set_epoch(dsn, "bump_epoch")
+    return await _set_epoch(dsn, Queries("migrate.sql")["bump_epoch"])
 
 
 async def keep_epoch(dsn: str) -> int:
     """Says that a failover lost nothing: leases stay good. Returns the epoch."""
-    return await _set_epoch(dsn, "keep_epoch")
+    return await _set_epoch(dsn, Queries("migrate.sql")["keep_epoch"])
 
 
 async def _set_epoch(dsn: str, query: str) -> int:
     connection = await asyncpg.connect(dsn)
     try:
-        epoch: int = await connection.fetchval(Queries("migrate.sql")[query])
+        epoch: int = await connection.fetchval(query)
         return epoch
     finally:
         await connection.close()
