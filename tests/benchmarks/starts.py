@@ -1,0 +1,109 @@
+"""P7: from the creation of a task to its start, with a worker that waits for it; and how fast tasks are created."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from store_service.client import TaskStore
+from tests.benchmarks import peer
+from tests.benchmarks.api import BATCH, api, new_task
+from tests.benchmarks.figures import Figure, Target, percentile
+from tests.benchmarks.plan import Plan
+from tests.benchmarks.world import World
+
+PGQUEUER: Final = "pgqueuer"
+_IN_FLIGHT: Final = 16
+_BATCHES_IN_FLIGHT: Final = 4
+_PEER_BATCH: Final = 1_000
+_PAUSE_SECONDS: Final = 0.01
+WAITING: Final = "waiting"
+"""The tenant of tasks that nobody runs, so that those that are run can be waited for."""
+
+
+async def p7(world: World, plan: Plan) -> list[Figure]:
+    """Against pgqueuer, whose producer and worker are one process without RPC."""
+    half, tail = (
+        Figure("P7", f"enqueue to start, p{percent}", PGQUEUER, "peer", Target("at most", most), "ms")
+        for percent, most in ((50, 1.0), (99, 0.6))
+    )
+    single = Figure("P7", "enqueue, one by one, 16 in flight", PGQUEUER, "peer", Target("at least", 3.5))
+    batch = Figure("P7", "enqueue in batches, 4 in flight", PGQUEUER, "peer", Target("at least", 1.3))
+    figures = [half, tail, single, batch]
+    try:
+        await asyncio.to_thread(peer.python_of, PGQUEUER)
+        dsn = await peer.fresh_database(world.dsn, PGQUEUER)
+        await peer.run(PGQUEUER, dsn, "install")
+    except peer.MissingPeerError as error:
+        for figure in figures:
+            figure.missing = str(error)
+        return figures
+    seconds = str(plan.seconds)
+    async with api(world.pair.store_address) as store:
+        await store.lift_limits(WAITING)
+    for number in range(plan.rounds):
+        started = (await peer.run(PGQUEUER, dsn, "starts", seconds))["delays_ms"]
+        one = (await peer.run(PGQUEUER, dsn, "enqueue", seconds, str(_IN_FLIGHT), "1"))["rate"]
+        many = (await peer.run(PGQUEUER, dsn, "enqueue", seconds, str(_BATCHES_IN_FLIGHT), str(_PEER_BATCH)))["rate"]
+        mine = await _starts(world, plan.seconds, number)
+        for figure, ours, theirs in (
+            (half, percentile(mine, 50), percentile(started, 50)),
+            (tail, percentile(mine, 99), percentile(started, 99)),
+            (single, await _singly(world, plan.seconds), one),
+            (batch, await _together(world, plan.seconds), many),
+        ):
+            figure.ours, figure.theirs = [*figure.ours, ours], [*figure.theirs, theirs]
+        plan.tell(
+            f"P7 round {number + 1}: "
+            + ", ".join(f"{each.ours[-1]:,.4g} against {each.theirs[-1]:,.4g} {each.unit}" for each in figures)
+        )
+    return figures
+
+
+async def _starts(world: World, seconds: float, number: int) -> list[float]:
+    """Milliseconds from before a creation until its task runs; each is created when the one before has ended."""
+    told = world.folder / f"starts-{number}.txt"
+    worker = world.start("starts", "-m", "tests.benchmarks.programs.starts", world.pair.store_address, str(told))
+    async with api(world.pair.store_address) as store, TaskStore.connect(world.pair.store_address) as client:
+        await store.lift_limits()
+        until = 0.0
+        while not until or time.perf_counter() < until:
+            await client.create_task(new_task("start", data=f'{{"sent":{time.perf_counter()}}}'.encode()))
+            await store.until_ended()
+            await asyncio.sleep(_PAUSE_SECONDS)
+            until = until or time.perf_counter() + seconds  # the first one waited for the worker to start
+        await asyncio.to_thread(world.stop, worker)
+    return [float(line) for line in told.read_text().split()][1:]
+
+
+async def _singly(world: World, seconds: float) -> float:
+    """Creations a second, each a call of its own, as callers make them."""
+    async with TaskStore.connect(world.pair.store_address) as client:
+
+        async def create() -> int:
+            await client.create_task(new_task("later", WAITING))
+            return 1
+
+        return await _rate(create, _IN_FLIGHT, seconds)
+
+
+async def _together(world: World, seconds: float) -> float:
+    """Creations a second in batches."""
+    async with api(world.pair.store_address) as store:
+
+        async def create() -> int:
+            return len(await store.create(BATCH, workflow="later", tenant_id=WAITING))
+
+        return await _rate(create, _BATCHES_IN_FLIGHT, seconds)
+
+
+async def _rate(create: Callable[[], Awaitable[int]], lanes: int, seconds: float) -> float:
+    began, made = time.perf_counter(), 0
+
+    async def lane() -> None:
+        nonlocal made
+        while time.perf_counter() - began < seconds:
+            made += await create()
+
+    await asyncio.gather(*(lane() for _ in range(lanes)))
+    return made / (time.perf_counter() - began)
