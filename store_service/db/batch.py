@@ -122,6 +122,13 @@ class Batcher(Generic[Item, Outcome]):
 
     def _wave(self, items: Sequence[Item]) -> Iterator[int]:
         """The positions of items that may travel together: distinct keys, bounded count and bytes, first come first."""
+        if (
+            len(items) <= BATCH_ITEMS
+            and len(set(map(self._key, items))) == len(items)
+            and sum(map(self._size, items)) <= ANSWER_BYTES
+        ):
+            yield from range(len(items))
+            return
         keys: set[Hashable] = set()
         size = 0
         for position, item in enumerate(items):

@@ -64,7 +64,7 @@ class BudgetRows:
                 kind=BudgetFactKind(row["kind"]),
                 cause=row["cause"] and ForfeitCause(row["cause"]),
                 at=row["at"],
-                task_id=row["task_id"],
+                task_id=row["task_id"] and str(row["task_id"]),
                 worker_id=row["worker_id"],
                 token=row["token"],
                 amount=_amounts(row["amount"]),

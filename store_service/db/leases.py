@@ -5,6 +5,7 @@ from typing import Any
 
 import asyncpg
 
+from store_service.db.arrays import numbers
 from store_service.db.pool import Database
 from store_service.db.queries import Queries
 from store_service.db.tasks import contract_of
@@ -43,7 +44,9 @@ class LeaseRows:
     async def heartbeat_tasks(self, items: Sequence[Heartbeat]) -> list[asyncpg.Record]:
         """Rows: outcome, expires_at, cancel_requested."""
         return await self._database.write(
-            self._queries["heartbeat_tasks"], *fences([item.lease for item in items]), [item.lease_ms for item in items]
+            self._queries["heartbeat_tasks"],
+            *fences([item.lease for item in items]),
+            numbers([item.lease_ms for item in items]),
         )
 
     async def append_checkpoints(self, items: Sequence[NewCheckpoint]) -> list[asyncpg.Record]:
@@ -51,7 +54,7 @@ class LeaseRows:
         return await self._database.write(
             self._queries["append_checkpoints"],
             *fences([item.lease for item in items]),
-            [item.revision for item in items],
+            numbers([item.revision for item in items]),
             [item.step for item in items],
             [item.payload.media_type for item in items],
             [item.payload.data for item in items],
@@ -79,12 +82,12 @@ class LeaseRows:
             [digest for _, digest in items],
             [finish.payload and finish.payload.media_type for finish in finishes],
             [None if finish.payload is None else finish.payload.data for finish in finishes],
-            [finish.error_code for finish in finishes],
+            numbers([finish.error_code for finish in finishes]),
             [finish.error_message for finish in finishes],
-            [finish.delay_ms for finish in finishes],
-            [finish.retry and finish.retry.max_attempts for finish in finishes],
-            [finish.retry and finish.retry.initial_backoff_ms for finish in finishes],
-            [finish.retry and finish.retry.max_backoff_ms for finish in finishes],
+            numbers([finish.delay_ms for finish in finishes]),
+            numbers([None if finish.retry is None else finish.retry.max_attempts for finish in finishes]),
+            numbers([None if finish.retry is None else finish.retry.initial_backoff_ms for finish in finishes]),
+            numbers([None if finish.retry is None else finish.retry.max_backoff_ms for finish in finishes]),
         )
 
     async def load_input(self, lease: Lease) -> tuple[Payload, Wake | None] | None:
@@ -108,14 +111,20 @@ def fence(lease: Lease) -> tuple[Any, ...]:
     return (lease.tenant_id, lease.task_id, lease.worker_id, lease.token, lease.epoch)
 
 
-def fences(leases: Sequence[Lease]) -> tuple[list[Any], ...]:
+def fences(leases: Sequence[Lease]) -> tuple[Any, ...]:
     """What leases are compared by, a column each: tenant, task, worker, token, epoch."""
-    return tuple(list(column) for column in zip(*map(fence, leases), strict=True))
+    return (
+        [lease.tenant_id for lease in leases],
+        [lease.task_id for lease in leases],
+        [lease.worker_id for lease in leases],
+        numbers([lease.token for lease in leases]),
+        numbers([lease.epoch for lease in leases]),
+    )
 
 
 def _leased_task(row: asyncpg.Record, worker_id: str) -> LeasedTask:
     return LeasedTask(
-        lease=Lease(row["tenant_id"], row["task_id"], worker_id, row["token"], row["epoch"]),
+        lease=Lease(row["tenant_id"], str(row["task_id"]), worker_id, row["token"], row["epoch"]),
         expires_at=row["expires_at"],
         contract=contract_of(row),
         input=None if row["input"] is None else Payload(row["media_type"], row["input"]),

@@ -11,22 +11,27 @@ FROM tenure.claim_tasks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 
 -- name: heartbeat_tasks
 -- $1 tenant, $2 task, $3 worker, $4 token, $5 epoch, $6 lease ms: arrays
-SELECT ordinal, outcome, expires_at, cancel_requested FROM tenure.heartbeat_tasks(tenure.allow_each($1), $2, $3, $4, $5, $6) ORDER BY ordinal
+SELECT ordinal, outcome, expires_at, cancel_requested FROM tenure.heartbeat_tasks(
+  tenure.allow_each($1), $2, $3, $4::text::bigint[], $5::text::bigint[], $6::text::bigint[]) ORDER BY ordinal
 
 -- name: append_checkpoints
 -- $1 tenant, $2 task, $3 worker, $4 token, $5 epoch, $6 revision, $7 step, $8 media type, $9 data: arrays;
 -- $10 most checkpoints, $11 most bytes of one task
-SELECT ordinal, outcome FROM tenure.append_checkpoints(tenure.allow_each($1), $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) ORDER BY ordinal
+SELECT ordinal, outcome FROM tenure.append_checkpoints(
+  tenure.allow_each($1), $2, $3, $4::text::bigint[], $5::text::bigint[], $6::text::int[], $7, $8, $9, $10, $11) ORDER BY ordinal
 
 -- name: report_progress
 -- $1 tenant, $2 task, $3 worker, $4 token, $5 epoch, $6 value, $7 total or null, $8 message: arrays
-SELECT ordinal, outcome, sequence FROM tenure.report_progress(tenure.allow_each($1), $2, $3, $4, $5, $6, $7, $8) ORDER BY ordinal
+SELECT ordinal, outcome, sequence FROM tenure.report_progress(
+  tenure.allow_each($1), $2, $3, $4::text::bigint[], $5::text::bigint[], $6, $7, $8) ORDER BY ordinal
 
 -- name: finish_tasks
 -- $1 tenant, $2 task, $3 worker, $4 token, $5 epoch, $6 disposition, $7 digest, $8 media type, $9 data, $10 error code,
 -- $11 error message, $12 delay ms, $13 most attempts, $14 initial backoff ms, $15 most backoff ms: arrays
 SELECT ordinal, outcome, retry_at, opened
-FROM tenure.finish_tasks(tenure.allow_each($1), $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15) ORDER BY ordinal
+FROM tenure.finish_tasks(
+  tenure.allow_each($1), $2, $3, $4::text::bigint[], $5::text::bigint[], $6, $7, $8, $9, $10::text::int[], $11,
+  $12::text::bigint[], $13::text::int[], $14::text::bigint[], $15::text::bigint[]) ORDER BY ordinal
 
 -- name: load_input
 -- $1 tenant, $2 task, $3 worker, $4 token, $5 epoch

@@ -1,7 +1,6 @@
 """Rows of tombstones. Source of the texts: `retention.sql`."""
 
 from collections.abc import Iterable
-from uuid import UUID
 
 import asyncpg
 
@@ -26,11 +25,11 @@ class RetentionRows:
         """A page of tombstones, by rising cursor."""
         return _tombstones(await self._database.read(self._queries["list_tombstones"], tenant_id, after_cursor, limit))
 
-    async def get_tombstone(self, tenant_id: str, task_id: UUID) -> Tombstone | None:
+    async def get_tombstone(self, tenant_id: str, task_id: str) -> Tombstone | None:
         """The tombstone of a task, if there is one."""
         found = _tombstones(await self._database.read(self._queries["get_tombstone"], tenant_id, task_id))
         return found[0] if found else None
 
 
 def _tombstones(rows: Iterable[asyncpg.Record]) -> list[Tombstone]:
-    return [Tombstone(**{**row, "state": TaskState(row["state"])}) for row in rows]
+    return [Tombstone(**{**row, "task_id": str(row["task_id"]), "state": TaskState(row["state"])}) for row in rows]

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from uuid import UUID
 
 import asyncpg
 
+from store_service.db.arrays import numbers
 from store_service.db.pool import Database
 from store_service.db.queries import Queries
 from store_service.model.limits import ANSWER_BYTES
@@ -28,6 +28,8 @@ from store_service.model.tasks import (
 )
 from store_service.model.waits import Question, Wait, WaitKind
 
+_STATES = {state.value: state for state in TaskState}
+
 
 class TaskRows:
     """The statements on tasks."""
@@ -36,7 +38,7 @@ class TaskRows:
         self._database = database
         self._queries = Queries("tasks.sql")
 
-    async def create_tasks(self, items: Sequence[tuple[NewTask, UUID, bytes]]) -> list[asyncpg.Record]:
+    async def create_tasks(self, items: Sequence[tuple[NewTask, str, bytes]]) -> list[asyncpg.Record]:
         """Each item with the id it shall have and the digest of what it asks for. Rows: outcome, task_id, created_at,
         opened."""
         new = [item for item, _, _ in items]
@@ -49,21 +51,21 @@ class TaskRows:
             [digest for _, _, digest in items],
             [contract.tool for contract in contracts],
             [contract.workflow for contract in contracts],
-            [contract.workflow_version for contract in contracts],
+            numbers([contract.workflow_version for contract in contracts]),
             [contract.owner.issuer for contract in contracts],
             [contract.owner.subject for contract in contracts],
             [contract.client_capabilities for contract in contracts],
             [contract.output_schema for contract in contracts],
-            [contract.ttl_ms for contract in contracts],
-            [contract.poll_interval_ms for contract in contracts],
-            [contract.execution_deadline_ms for contract in contracts],
+            numbers([contract.ttl_ms for contract in contracts]),
+            numbers([contract.poll_interval_ms for contract in contracts]),
+            numbers([contract.execution_deadline_ms for contract in contracts]),
             [contract.trace_parent for contract in contracts],
             [contract.trace_state for contract in contracts],
             [contract.baggage for contract in contracts],
-            [item.priority for item in new],
+            numbers([item.priority for item in new]),
             [item.input.media_type for item in new],
             [item.input.data for item in new],
-            [item.abandon_after_ms for item in new],
+            numbers([item.abandon_after_ms for item in new]),
             [item.reference or None for item in new],
             [number for number, item in enumerate(new, start=1) for _ in item.early_answers],
             [answer.key for item in new for answer in item.early_answers],
@@ -80,8 +82,8 @@ class TaskRows:
             [item.ref.task_id for item in items],
             [item.ref.owner and item.ref.owner.issuer for item in items],
             [item.ref.owner and item.ref.owner.subject for item in items],
-            [int(item.view) for item in items],
-            [item.reports_after for item in items],
+            numbers([item.view for item in items]),
+            numbers([item.reports_after for item in items]),
             ANSWER_BYTES,
         )
         return {row["ordinal"] - 1: (_task(row), row["fits"]) for row in rows}
@@ -92,18 +94,18 @@ class TaskRows:
             self._queries["changed_tasks"],
             [ref.tenant_id for ref, _ in items],
             [ref.task_id for ref, _ in items],
-            [change for _, change in items],
+            numbers([change for _, change in items]),
         )
         return [row["ordinal"] - 1 for row in rows]
 
-    async def find_task(self, tenant_id: str, reference: str, owner: Owner | None) -> UUID | None:
+    async def find_task(self, tenant_id: str, reference: str, owner: Owner | None) -> str | None:
         """The id of the task that was created last under a reference."""
         rows = await self._database.read(
             self._queries["find_task"], tenant_id, reference, owner and owner.issuer, owner and owner.subject
         )
-        return rows[0]["task_id"] if rows else None
+        return str(rows[0]["task_id"]) if rows else None
 
-    async def list_tasks(self, wanted: TaskFilter, after: tuple[datetime, UUID] | None, limit: int) -> list[UUID]:
+    async def list_tasks(self, wanted: TaskFilter, after: tuple[datetime, str] | None, limit: int) -> list[str]:
         """The ids of a page, newest first."""
         created_at, task_id = after or (None, None)
         times = (wanted.created_from, wanted.created_before, created_at, task_id)
@@ -114,7 +116,7 @@ class TaskRows:
             )
         else:
             rows = await self._database.read(self._queries["list_all_tasks"], wanted.tenant_id, *times, limit)
-        return [row["task_id"] for row in rows]
+        return [str(row["task_id"]) for row in rows]
 
     async def cancel_tasks(
         self, items: Sequence[tuple[TaskRef, bool]], *, live: Sequence[TaskState], grace_ms: int
@@ -150,7 +152,7 @@ class TaskRows:
             for row in rows
         ]
 
-    async def list_checkpoints(self, tenant_id: str, task_id: UUID, from_revision: int, limit: int) -> list[Checkpoint]:
+    async def list_checkpoints(self, tenant_id: str, task_id: str, from_revision: int, limit: int) -> list[Checkpoint]:
         """A page of checkpoints, oldest first, of at most 4 MiB or one."""
         rows = await self._database.read(
             self._queries["list_checkpoints"], tenant_id, task_id, from_revision, limit, ANSWER_BYTES
@@ -190,8 +192,8 @@ def _task(row: asyncpg.Record) -> Task:
     error = row["error_code"] is not None
     return Task(
         tenant_id=row["tenant_id"],
-        task_id=row["task_id"],
-        state=TaskState(row["state"]),
+        task_id=str(row["task_id"]),
+        state=_STATES[row["state"]],
         contract=contract_of(row),
         priority=row["priority"],
         created_at=row["created_at"],
@@ -211,7 +213,7 @@ def _task(row: asyncpg.Record) -> Task:
         input=None if row["input"] is None else Payload(row["input_media_type"], row["input"]),
         outcome=TaskError(row["error_code"], row["error_message"], data, FailureReason(row["failed_for"])) if error else data,
         wait=_wait(row) if row["wait_kind"] else None,
-        forked_from=row["forked_from"],
+        forked_from=row["forked_from"] and str(row["forked_from"]),
         forked_checkpoints=row["forked_checkpoints"] or 0,
     )
 

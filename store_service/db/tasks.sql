@@ -6,8 +6,9 @@
 -- $19 media type, $20 input, $21 abandon ms, $22 reference or null: arrays, one element an item; $23 item, $24 key, $25 response:
 -- arrays, one element an early answer; $26 item, $27 name: arrays, one element a question asked before
 SELECT ordinal, outcome, task_id, created_at, opened
-FROM tenure.create_tasks(tenure.allow_each($1), $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23,
-                         $24, $25, $26, $27)
+FROM tenure.create_tasks(
+  tenure.allow_each($1), $2, $3, $4, $5, $6, $7::text::int[], $8, $9, $10, $11, $12::text::bigint[], $13::text::bigint[],
+  $14::text::bigint[], $15, $16, $17, $18::text::int[], $19, $20, $21::text::bigint[], $22, $23, $24, $25, $26, $27)
 ORDER BY ordinal
 
 -- name: get_tasks
@@ -40,7 +41,7 @@ FROM (
            + octet_length(t.client_capabilities) + octet_length(t.output_schema) + coalesce(octet_length(o.data), 0)
            + coalesce(p.bytes, 0) + coalesce(q.bytes, 0)
            + CASE WHEN u.view >= 3 THEN octet_length(t.input) ELSE 0 END) OVER (ORDER BY u.ordinal) <= $7 AS fits
-  FROM unnest(tenure.allow_each($1), $2::uuid[], $3::text[], $4::text[], $5::int[], $6::bigint[])
+  FROM unnest(tenure.allow_each($1), $2::uuid[], $3::text[], $4::text[], $5::text::int[], $6::text::bigint[])
        WITH ORDINALITY u(tenant_id, task_id, issuer, subject, view, reports_after, ordinal)
   JOIN tenure.task t ON t.tenant_id = u.tenant_id AND t.task_id = u.task_id
     AND (u.issuer IS NULL OR (t.issuer = u.issuer AND t.subject = u.subject))
@@ -67,7 +68,7 @@ FROM (
 -- name: changed_tasks
 -- $1 tenant, $2 task, $3 the change that is known: arrays, one element an item. Those with another change now, or gone.
 SELECT u.ordinal
-FROM unnest(tenure.allow_each($1), $2::uuid[], $3::bigint[]) WITH ORDINALITY u(tenant_id, task_id, change, ordinal)
+FROM unnest(tenure.allow_each($1), $2::uuid[], $3::text::bigint[]) WITH ORDINALITY u(tenant_id, task_id, change, ordinal)
 LEFT JOIN tenure.task_state s ON s.tenant_id = u.tenant_id AND s.task_id = u.task_id
 WHERE s.change IS DISTINCT FROM u.change
 ORDER BY u.ordinal

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from uuid import UUID
 
 import asyncpg
 
@@ -91,7 +90,7 @@ class WaitRows:
             rows = await self._database.read(self._queries["list_signals_of_task"], *page, wanted.task_id)
         return [_signal(row) for row in rows]
 
-    async def fork_task(self, fork: Fork, task_id: UUID, digest: bytes) -> asyncpg.Record:
+    async def fork_task(self, fork: Fork, task_id: str, digest: bytes) -> asyncpg.Record:
         """A row: outcome, task_id, opened."""
         source = fork.source
         rows = await self._database.write(
@@ -114,4 +113,4 @@ class WaitRows:
 
 
 def _signal(row: asyncpg.Record) -> SignalFacts:
-    return SignalFacts(**{**row, "state": SignalState(row["state"])})
+    return SignalFacts(**{**row, "task_id": str(row["task_id"]), "state": SignalState(row["state"])})

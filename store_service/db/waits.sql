@@ -5,7 +5,7 @@
 -- $11 item, $12 name, $13 method, $14 params: arrays, one element a question; $15 item, $16 key: arrays, one element an early
 -- answer that fits; $17 most questions of a task
 SELECT ordinal, outcome, keys, opened
-FROM tenure.suspend_tasks(tenure.allow_each($1), $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17) ORDER BY ordinal
+FROM tenure.suspend_tasks(tenure.allow_each($1), $2, $3, $4::text::bigint[], $5::text::bigint[], $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17) ORDER BY ordinal
 
 -- name: answer_inputs
 -- $1 tenant, $2 task, $3 issuer or null, $4 subject or null, $5 issuer and $6 subject who answer, $7 keys, $8 responses

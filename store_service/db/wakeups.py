@@ -10,7 +10,6 @@ import contextlib
 import hashlib
 from collections.abc import Iterable, Iterator
 from typing import Final
-from uuid import UUID
 
 import asyncpg
 import structlog
@@ -34,7 +33,7 @@ def lane_topic(lane: str) -> str:
     return _digest(f"lane {lane}")
 
 
-def task_topic(task_id: UUID) -> str:
+def task_topic(task_id: str) -> str:
     """The topic of a task's visible changes."""
     return _digest(f"task {task_id}")
 
@@ -121,7 +120,7 @@ class Wakeups:
         waiters = self._waiters.get(topic, ())
         next((waiter for waiter in waiters if waiter.wake() and not waiter.choosy), None)
 
-    def wake_tasks(self, task_ids: Iterable[UUID]) -> None:
+    def wake_tasks(self, task_ids: Iterable[str]) -> None:
         """Tells all who watch these tasks that they changed."""
         for task_id in task_ids:
             topic = task_topic(task_id)

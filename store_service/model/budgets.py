@@ -5,7 +5,6 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 from enum import StrEnum
 from typing import Self
-from uuid import UUID
 
 from store_service.model.leases import Lease
 
@@ -121,7 +120,7 @@ class BudgetFact:
     kind: BudgetFactKind
     cause: ForfeitCause | None
     at: datetime
-    task_id: UUID | None
+    task_id: str | None
     worker_id: str | None
     token: int | None
     amount: BudgetAmounts | None

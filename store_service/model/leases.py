@@ -1,28 +1,26 @@
 """Leases and what is done under them, as values."""
 
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from uuid import UUID
+
+from msgspec import Struct
 
 from store_service.model.payloads import Payload
 from store_service.model.tasks import TaskContract
 from store_service.model.waits import NewQuestion, WaitKind, Wake
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
+class Lease(Struct, frozen=True, gc=False):
     """A worker's exclusive right to act on a task, as it presents it."""
 
     tenant_id: str
-    task_id: UUID
+    task_id: str
     worker_id: str
     token: int
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class WorkflowVersion:
+class WorkflowVersion(Struct, frozen=True, gc=False):
     """A definition that a worker can run."""
 
     workflow: str
@@ -34,8 +32,7 @@ class WorkflowVersion:
         return f"{self.workflow}/{self.version}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class Claim(Struct, frozen=True, kw_only=True, gc=False):
     """What a worker asks for."""
 
     request_id: str
@@ -47,8 +44,7 @@ class Claim:
     wait_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeasedTask:
+class LeasedTask(Struct, frozen=True, kw_only=True, gc=False):
     """One task taken, with what is needed to run it. `input` and `wake` are None when they did not fit into the answer."""
 
     lease: Lease
@@ -66,24 +62,21 @@ class LeasedTask:
     early_answers: int
 
 
-@dataclass(frozen=True, slots=True)
-class Heartbeat:
+class Heartbeat(Struct, frozen=True, gc=False):
     """A wish to hold a lease for at least `lease_ms` from now."""
 
     lease: Lease
     lease_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Extended:
+class Extended(Struct, frozen=True, gc=False):
     """A lease that was extended."""
 
     expires_at: datetime
     cancel_requested: bool
 
 
-@dataclass(frozen=True, slots=True)
-class NewCheckpoint:
+class NewCheckpoint(Struct, frozen=True, gc=False):
     """A checkpoint to be appended as `revision`."""
 
     lease: Lease
@@ -92,8 +85,7 @@ class NewCheckpoint:
     payload: Payload
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(Struct, frozen=True, gc=False):
     """A progress report."""
 
     lease: Lease
@@ -111,8 +103,7 @@ class Disposition(StrEnum):
     RELEASED = "RELEASED"
 
 
-@dataclass(frozen=True, slots=True)
-class RetryPolicy:
+class RetryPolicy(Struct, frozen=True, gc=False):
     """When a failed task is tried again: after a random time up to `initial_backoff_ms * 2 ** retries`, capped."""
 
     max_attempts: int
@@ -120,8 +111,7 @@ class RetryPolicy:
     max_backoff_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finish:
+class Finish(Struct, frozen=True, kw_only=True, gc=False):
     """The end of a lease. What is set depends on the disposition."""
 
     lease: Lease
@@ -133,15 +123,13 @@ class Finish:
     retry: RetryPolicy | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(Struct, frozen=True, gc=False):
     """A lease that was ended; `retry_at` where its task will be tried again."""
 
     retry_at: datetime | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Suspend:
+class Suspend(Struct, frozen=True, kw_only=True, gc=False):
     """A wish to suspend a leased task. `delay_ms` is a timer's time or a wait's timeout; 0 means without end."""
 
     lease: Lease

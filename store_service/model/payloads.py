@@ -3,7 +3,6 @@
 It is looked at once, when it is written, so that whoever returns it later may lay it into an answer unparsed.
 """
 
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -30,8 +29,7 @@ _SKIPPING: Final = msgspec.json.Decoder(msgspec.Raw)
 """It checks all, and makes no values. It alone leaves numbers of any size and texts that are not UTF-8."""
 
 
-@dataclass(frozen=True, slots=True)
-class Payload:
+class Payload(msgspec.Struct, frozen=True, gc=False):
     """Exact bytes and what they are."""
 
     media_type: str

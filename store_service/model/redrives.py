@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from uuid import UUID
 
 from store_service.model.pauses import WorkScope
 from store_service.model.tasks import FailureReason
@@ -20,7 +19,7 @@ class Redrive:
     reasons: tuple[FailureReason, ...]
     failed_from: datetime | None
     failed_before: datetime | None
-    task_ids: tuple[UUID, ...]
+    task_ids: tuple[str, ...]
     """Only these; none means all that match."""
     limit: int
     dry_run: bool
@@ -38,5 +37,5 @@ class RedriveOutcome(StrEnum):
 class Redriven:
     """What a redrive did to each task, or would do."""
 
-    tasks: tuple[tuple[UUID, RedriveOutcome], ...]
+    tasks: tuple[tuple[str, RedriveOutcome], ...]
     replayed: bool

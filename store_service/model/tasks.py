@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from datetime import datetime
 from enum import IntEnum, StrEnum
-from uuid import UUID
+
+from msgspec import Struct
 
 from store_service.model.pauses import Pause
 from store_service.model.payloads import Payload
@@ -11,16 +12,14 @@ from store_service.model.states import TaskState
 from store_service.model.waits import Answer, Wait
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
+class Owner(Struct, frozen=True, gc=False):
     """The principal that created a task."""
 
     issuer: str
     subject: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskContract:
+class TaskContract(Struct, frozen=True, kw_only=True, gc=False):
     """What was agreed when a task was created."""
 
     tool: str
@@ -37,8 +36,7 @@ class TaskContract:
     baggage: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewTask:
+class NewTask(Struct, frozen=True, kw_only=True, gc=False):
     """A task to be created."""
 
     tenant_id: str
@@ -53,16 +51,14 @@ class NewTask:
     asked_before: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Created:
+class Created(Struct, frozen=True, gc=False):
     """A task that a creation made, or found made."""
 
     task: "Task"
     replayed: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(Struct, frozen=True, gc=False):
     """A report of how far a task has come."""
 
     sequence: int
@@ -79,8 +75,7 @@ class FailureReason(StrEnum):
     EXECUTION_DEADLINE = "EXECUTION_DEADLINE"
 
 
-@dataclass(frozen=True, slots=True)
-class TaskError:
+class TaskError(Struct, frozen=True, gc=False):
     """Why a task failed, in the form of a JSON-RPC error."""
 
     code: int
@@ -97,12 +92,11 @@ class TaskView(IntEnum):
     FULL = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class Task(Struct, frozen=True, kw_only=True, gc=False):
     """One task as it stands at `read_at`."""
 
     tenant_id: str
-    task_id: UUID
+    task_id: str
     state: TaskState
     contract: TaskContract
     priority: int
@@ -124,21 +118,19 @@ class Task:
     input: Payload | None
     outcome: Payload | TaskError | None
     wait: Wait | None = None
-    forked_from: UUID | None = None
+    forked_from: str | None = None
     forked_checkpoints: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class TaskRef:
+class TaskRef(Struct, frozen=True, gc=False):
     """Which task is meant; with an owner, only that owner's."""
 
     tenant_id: str
-    task_id: UUID
+    task_id: str
     owner: Owner | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TaskRead:
+class TaskRead(Struct, frozen=True, gc=False):
     """A wish to read a task."""
 
     ref: TaskRef
@@ -184,8 +176,7 @@ class HistoryLine:
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
+class Checkpoint(Struct, frozen=True, gc=False):
     """One step that is done."""
 
     revision: int
@@ -212,7 +203,7 @@ class Tombstone:
 
     tenant_id: str
     cursor: int
-    task_id: UUID
+    task_id: str
     tool: str
     workflow: str
     version: int

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from uuid import UUID
+
+from msgspec import Struct
 
 from store_service.model.payloads import Payload
 
@@ -25,8 +26,7 @@ class WakeCause(StrEnum):
     TIMEOUT = "TIMEOUT"
 
 
-@dataclass(frozen=True, slots=True)
-class NewQuestion:
+class NewQuestion(Struct, frozen=True, gc=False):
     """A question to be asked under a name."""
 
     name: str
@@ -34,8 +34,7 @@ class NewQuestion:
     params: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(Struct, frozen=True, gc=False):
     """A question that is open."""
 
     key: str
@@ -44,8 +43,7 @@ class Question:
     asked_at: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(Struct, frozen=True, gc=False):
     """What a waiting task waits for."""
 
     step: str
@@ -55,16 +53,14 @@ class Wait:
     questions: tuple[Question, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True, gc=False):
     """An answer to a question, as JSON."""
 
     key: str
     response: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wake:
+class Wake(Struct, frozen=True, kw_only=True, gc=False):
     """What ended a task's last wait. A question that nobody answered in time has None as its response."""
 
     step: str
@@ -84,8 +80,7 @@ class SignalState(StrEnum):
     DEAD_LETTER = "DEAD_LETTER"
 
 
-@dataclass(frozen=True, slots=True)
-class Published:
+class Published(Struct, frozen=True, gc=False):
     """Where a signal stands after it was published."""
 
     state: SignalState
@@ -97,7 +92,7 @@ class SignalFacts:
     """What is known of a signal, without its payload."""
 
     signal_id: str
-    task_id: UUID
+    task_id: str
     name: str
     state: SignalState
     accepted_at: datetime
@@ -109,4 +104,4 @@ class SignalFilter:
 
     tenant_id: str
     states: tuple[SignalState, ...]
-    task_id: UUID | None
+    task_id: str | None

@@ -69,7 +69,7 @@ class Chores:
         rows = await self._rows.promote_due(PROMOTE_BATCH, grace_ms=self._cancel_grace_ms, max_crashes=self._max_crashes)
         if rows:
             self._wakeups.wake_lanes(rows[0]["opened"])
-            self._wakeups.wake_tasks(row["task_id"] for row in rows if row["event"] in _VISIBLE)
+            self._wakeups.wake_tasks(str(row["task_id"]) for row in rows if row["event"] in _VISIBLE)
             self._wakeups.wake_workers(row["worker_id"] for row in rows if row["event"] in _VISIBLE)
         for row in rows:
             self._due.labels(row["event"]).inc()

@@ -20,7 +20,7 @@ class Redrives:
         row = await self._rows.redrive_tasks(item, hashlib.sha256(repr(item).encode()).digest())
         if row["outcome"] != "OK":
             raise Refusal(Reason(row["outcome"]))
-        tasks = tuple(zip(row["task_ids"], map(RedriveOutcome, row["outcomes"]), strict=True))
+        tasks = tuple(zip(map(str, row["task_ids"]), map(RedriveOutcome, row["outcomes"]), strict=True))
         self._wakeups.wake_lanes(row["opened"])
         if not item.dry_run:
             self._wakeups.wake_tasks(task_id for task_id, outcome in tasks if outcome is RedriveOutcome.REDRIVEN)

@@ -1,7 +1,5 @@
 """What is over is put away and leaves its proof."""
 
-from uuid import UUID
-
 from store_service.db.retention import RetentionRows
 from store_service.model.refusals import Reason, Refusal
 from store_service.model.tasks import Tombstone
@@ -21,7 +19,7 @@ class Retention:
         """A page of tombstones."""
         return await self._rows.list_tombstones(tenant_id, after_cursor, limit)
 
-    async def get_tombstone(self, tenant_id: str, task_id: UUID) -> Tombstone:
+    async def get_tombstone(self, tenant_id: str, task_id: str) -> Tombstone:
         """The tombstone of a task."""
         tombstone = await self._rows.get_tombstone(tenant_id, task_id)
         if tombstone is None:

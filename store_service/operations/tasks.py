@@ -3,7 +3,9 @@
 import hashlib
 from collections.abc import Sequence
 from datetime import datetime
-from uuid import UUID, uuid4
+from uuid import uuid4
+
+import msgspec
 
 from store_service.db.batch import Batcher, BatchMetrics
 from store_service.db.tasks import TaskRows
@@ -76,7 +78,7 @@ class Tasks:
         return await self._get_batch(items)
 
     async def list_tasks(
-        self, wanted: TaskFilter, *, after: tuple[datetime, UUID] | None, limit: int
+        self, wanted: TaskFilter, *, after: tuple[datetime, str] | None, limit: int
     ) -> tuple[list[Task], bool]:
         """A page of a tenant's tasks, newest first, of at most 4 MiB, and whether there may be more."""
         ids = await self._rows.list_tasks(wanted, after, limit)
@@ -114,15 +116,15 @@ class Tasks:
         return found[0]
 
     async def _create_batch(self, items: Sequence[NewTask]) -> list[Created | Refusal]:
-        rows = await self._rows.create_tasks([(item, uuid4(), _digest(item)) for item in items])
+        rows = await self._rows.create_tasks([(item, str(uuid4()), _digest(item)) for item in items])
         self._wakeups.wake_lanes(rows[0]["opened"])
         outcomes: list[Created | Refusal] = []
         for item, row in zip(items, rows, strict=True):
             match row["outcome"]:
                 case "CREATED":
-                    outcomes.append(Created(_fresh(item, row["task_id"], row["created_at"]), replayed=False))
+                    outcomes.append(Created(_fresh(item, str(row["task_id"]), row["created_at"]), replayed=False))
                 case "REPLAYED":
-                    ref = TaskRef(item.tenant_id, row["task_id"])
+                    ref = TaskRef(item.tenant_id, str(row["task_id"]))
                     task = await self._get_or_refuse(TaskRead(ref, TaskView.BASIC))
                     outcomes.append(task if isinstance(task, Refusal) else Created(task, replayed=True))
                 case reason:
@@ -173,14 +175,10 @@ def _digest(item: NewTask) -> bytes:
         contract.client_capabilities, contract.output_schema, contract.ttl_ms, contract.poll_interval_ms,
         contract.execution_deadline_ms, item.priority, item.input.media_type, item.input.data,
     ]  # fmt: skip
-    digest = hashlib.sha256()
-    for part in parts:
-        data = part if isinstance(part, bytes) else str(part).encode()
-        digest.update(len(data).to_bytes(8, "big") + data)
-    return digest.digest()
+    return hashlib.sha256(msgspec.msgpack.encode(parts)).digest()
 
 
-def _fresh(item: NewTask, task_id: UUID, now: datetime) -> Task:
+def _fresh(item: NewTask, task_id: str, now: datetime) -> Task:
     """A task as it stands right after its creation."""
     return Task(
         tenant_id=item.tenant_id,

@@ -74,11 +74,11 @@ class Waits:
     async def fork_task(self, fork: Fork) -> Created:
         """Creates a task that starts with the first checkpoints of another, or finds the one that its request id created."""
         parts = f"fork {fork.source.task_id} {fork.checkpoints}".encode()
-        row = await self._rows.fork_task(fork, uuid4(), hashlib.sha256(parts).digest())
+        row = await self._rows.fork_task(fork, str(uuid4()), hashlib.sha256(parts).digest())
         match row["outcome"]:
             case "CREATED" | "REPLAYED" as outcome:
                 self._wakeups.wake_lanes(row["opened"])
-                task = await self._tasks.get_task(TaskRead(TaskRef(fork.source.tenant_id, row["task_id"]), TaskView.BASIC))
+                task = await self._tasks.get_task(TaskRead(TaskRef(fork.source.tenant_id, str(row["task_id"])), TaskView.BASIC))
                 return Created(task, replayed=outcome == "REPLAYED")
             case "NOT_FOUND":
                 raise Refusal(Reason.TASK_NOT_FOUND)
@@ -98,5 +98,5 @@ def _suspend_digest(item: Suspend) -> bytes:
 
 
 def _signal_digest(signal: NewSignal) -> bytes:
-    parts = (str(signal.ref.task_id), signal.name, signal.payload.media_type)
+    parts = (signal.ref.task_id, signal.name, signal.payload.media_type)
     return hashlib.sha256(repr(parts).encode() + hashlib.sha256(signal.payload.data).digest()).digest()

@@ -135,7 +135,7 @@ def to_budget_fact(value: BudgetFact) -> budgets_pb2.BudgetFact:
         kind=budgets_pb2.BudgetFactKind.Value(f"BUDGET_FACT_KIND_{value.kind}"),
         forfeit_cause=budgets_pb2.ForfeitCause.Value(f"FORFEIT_CAUSE_{value.cause or 'UNSPECIFIED'}"),
         at=to_time(value.at),
-        task_id=str(value.task_id) if value.task_id else "",
+        task_id=value.task_id or "",
         worker_id=value.worker_id or "",
         token=value.token or 0,
         amount=_to_amounts(value.amount),

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from uuid import UUID
+from functools import lru_cache
 
 from google.protobuf import timestamp_pb2
 from taskstore.v1 import leases_pb2, tasks_pb2, types_pb2
@@ -40,13 +40,18 @@ from store_service.model.waits import Answer, NewQuestion, SignalState, WaitKind
 
 _INT31 = range(2**31)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_REMEMBERED_BYTES = 4096
+_VIEWS = (TaskView.BASIC, *TaskView)  # the first stands for unspecified
 
 
 def read_owner(message: types_pb2.Owner) -> Owner:
     """An owner, both parts given."""
-    return Owner(
-        check_text("owner.issuer", message.issuer, most_bytes=512), check_text("owner.subject", message.subject, most_bytes=512)
-    )
+    return _owner(message.issuer, message.subject)
+
+
+@lru_cache(maxsize=4096)
+def _owner(issuer: str, subject: str) -> Owner:
+    return Owner(check_text("owner.issuer", issuer, most_bytes=512), check_text("owner.subject", subject, most_bytes=512))
 
 
 def read_ref(
@@ -64,8 +69,8 @@ def read_ref(
 
 def read_view(view: types_pb2.TaskView.ValueType) -> TaskView:
     """How much of a task is wanted."""
-    check_range("view", view, range(types_pb2.TASK_VIEW_FULL + 1))
-    return TaskView(max(view, types_pb2.TASK_VIEW_BASIC))
+    found: TaskView = _VIEWS[check_range("view", view, range(len(_VIEWS)))]
+    return found
 
 
 def read_task_read(message: tasks_pb2.GetTaskRequest) -> TaskRead:
@@ -132,6 +137,18 @@ def _read_digest(field: str, data: bytes) -> bytes:
 
 
 def _read_contract(message: types_pb2.TaskContract) -> TaskContract:
+    """A contract. Most of those that come are equal to one that came a moment ago, which is checked once."""
+    if message.ByteSize() > _REMEMBERED_BYTES:
+        return _check_contract(message)
+    return _remembered_contract(message.SerializeToString())
+
+
+@lru_cache(maxsize=1024)
+def _remembered_contract(data: bytes) -> TaskContract:
+    return _check_contract(types_pb2.TaskContract.FromString(data))
+
+
+def _check_contract(message: types_pb2.TaskContract) -> TaskContract:
     field = "contract."
     return TaskContract(
         tool=check_text(field + "tool", message.tool, most_bytes=128, blank=True),
@@ -260,13 +277,10 @@ def read_confirm_cancel(message: leases_pb2.ConfirmCancelRequest) -> Finish:
     return Finish(lease=read_lease(message.lease), disposition=Disposition.CANCELLED)
 
 
-def read_page_token(token: str) -> tuple[datetime, UUID] | None:
+def read_page_token(token: str) -> tuple[datetime, str] | None:
     """Where a page of tasks starts; None for the first."""
     after = read_signals_page_token(token)
-    try:
-        return after and (after[0], UUID(hex=after[1]))
-    except ValueError:
-        raise _bad_page_token() from None
+    return after and (after[0], check_task_id("page_token", after[1]))
 
 
 def read_signals_page_token(token: str) -> tuple[datetime, str] | None:

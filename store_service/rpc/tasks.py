@@ -76,7 +76,7 @@ class TaskService(tasks_pb2_grpc.TaskServiceServicer):
             created_before=times["created_before"],
         )
         tasks, more = await self._tasks.list_tasks(wanted, after=reading.read_page_token(request.page_token), limit=limit)
-        token = writing.to_page_token(tasks[-1].created_at, tasks[-1].task_id.hex) if more and tasks else ""
+        token = writing.to_page_token(tasks[-1].created_at, tasks[-1].task_id) if more and tasks else ""
         return tasks_pb2.ListTasksResponse(tasks=[writing.to_task(task) for task in tasks], next_page_token=token)
 
     async def CancelTask(self, request: tasks_pb2.CancelTaskRequest, context: Context) -> tasks_pb2.CancelTaskResponse:
@@ -139,7 +139,7 @@ class TaskService(tasks_pb2_grpc.TaskServiceServicer):
         tenant_id = check_name("tenant_id", request.tenant_id)
         signal = await self._waits.get_signal(tenant_id, check_text("signal_id", request.signal_id, most_bytes=128))
         return tasks_pb2.GetSignalResponse(
-            task_id=str(signal.task_id),
+            task_id=signal.task_id,
             name=signal.name,
             state=_signal_state(signal.state),
             accepted_at=writing.to_time(signal.accepted_at),

@@ -58,7 +58,7 @@ class TenantService(tenants_pb2_grpc.TenantServiceServicer):
         item = tenants_pb2.RedriveTasksResponse.Item
         return tenants_pb2.RedriveTasksResponse(
             items=[
-                item(task_id=str(task_id), outcome=tenants_pb2.RedriveOutcome.Value(f"REDRIVE_OUTCOME_{outcome}"))
+                item(task_id=task_id, outcome=tenants_pb2.RedriveOutcome.Value(f"REDRIVE_OUTCOME_{outcome}"))
                 for task_id, outcome in done.tasks
             ],
             replayed=done.replayed,

@@ -1,6 +1,7 @@
 """From values to messages. It cannot fail."""
 
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import assert_never
 
 from google.protobuf import timestamp_pb2
@@ -26,15 +27,16 @@ from store_service.model.waits import Answer, Wait, WaitKind, Wake, WakeCause
 
 _INT31 = range(2**31)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_REMEMBERED_BYTES = 4096
+_STATES = {state: types_pb2.TaskState.Value(f"TASK_STATE_{state}") for state in TaskState}
 
 
 def to_time(value: datetime | None) -> timestamp_pb2.Timestamp | None:
     """A time, or none."""
     if value is None:
         return None
-    message = timestamp_pb2.Timestamp()
-    message.FromDatetime(value)
-    return message
+    since = value - _EPOCH  # a quarter of what `FromDatetime` takes
+    return timestamp_pb2.Timestamp(seconds=since.days * 86_400 + since.seconds, nanos=since.microseconds * 1_000)
 
 
 def to_payload(value: Payload | None) -> types_pb2.Payload | None:
@@ -43,7 +45,18 @@ def to_payload(value: Payload | None) -> types_pb2.Payload | None:
 
 
 def to_contract(value: TaskContract) -> types_pb2.TaskContract:
-    """A contract."""
+    """A contract: a message that several share."""
+    if len(value.client_capabilities) + len(value.output_schema) + len(value.baggage) > _REMEMBERED_BYTES:
+        return _make_contract(value)
+    return _remembered_contract(value)
+
+
+@lru_cache(maxsize=1024)
+def _remembered_contract(value: TaskContract) -> types_pb2.TaskContract:
+    return _make_contract(value)
+
+
+def _make_contract(value: TaskContract) -> types_pb2.TaskContract:
     return types_pb2.TaskContract(
         tool=value.tool,
         workflow=value.workflow,
@@ -65,7 +78,7 @@ def to_task(value: Task) -> types_pb2.Task:
     handle_expires_at = value.ended_at and value.ended_at + timedelta(milliseconds=value.contract.ttl_ms)
     message = types_pb2.Task(
         tenant_id=value.tenant_id,
-        task_id=str(value.task_id),
+        task_id=value.task_id,
         state=to_state(value.state),
         contract=to_contract(value.contract),
         priority=value.priority,
@@ -74,7 +87,7 @@ def to_task(value: Task) -> types_pb2.Task:
         ended_at=to_time(value.ended_at),
         read_at=to_time(value.read_at),
         wait=_to_wait(value.wait),
-        forked_from_task_id=str(value.forked_from) if value.forked_from else "",
+        forked_from_task_id=value.forked_from or "",
         forked_from_checkpoints=value.forked_checkpoints,
         change=value.change,
         progress=to_progress(value.reports[-1]) if value.reports else None,
@@ -164,7 +177,7 @@ def to_answer(value: Answer) -> types_pb2.InputAnswer:
 
 def to_state(value: TaskState) -> types_pb2.TaskState.ValueType:
     """A state."""
-    return types_pb2.TaskState.Value(f"TASK_STATE_{value}")
+    return _STATES[value]
 
 
 def to_progress(value: Progress) -> types_pb2.Progress:
@@ -201,7 +214,7 @@ def to_leased_task(value: LeasedTask) -> leases_pb2.LeasedTask:
     return leases_pb2.LeasedTask(
         lease=types_pb2.Lease(
             tenant_id=lease.tenant_id,
-            task_id=str(lease.task_id),
+            task_id=lease.task_id,
             worker_id=lease.worker_id,
             token=lease.token,
             epoch=lease.epoch,
@@ -257,7 +270,7 @@ def to_tombstone(value: Tombstone) -> retention_pb2.Tombstone:
     return retention_pb2.Tombstone(
         tenant_id=value.tenant_id,
         cursor=value.cursor,
-        task_id=str(value.task_id),
+        task_id=value.task_id,
         tool=value.tool,
         workflow=value.workflow,
         workflow_version=value.version,

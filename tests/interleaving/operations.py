@@ -6,7 +6,6 @@ Two of a kind differ in what they bring (a result, an answer, a signal's id), so
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Final
-from uuid import UUID
 
 import asyncpg
 
@@ -46,8 +45,8 @@ class Target:
 
     side: str
     tenant: str
-    task: UUID
-    new_task: UUID
+    task: str
+    new_task: str
     """The id that whoever creates one gives."""
     tenants: tuple[str, ...] = ()
     """To which tenants a claim is narrowed."""

@@ -2,7 +2,6 @@
 
 from datetime import datetime
 from typing import Final
-from uuid import UUID
 
 from store_service.model.leases import Disposition
 from tests.interleaving.operations import (
@@ -53,7 +52,7 @@ suspended and so woken at once. `expired` is leased, and its lease ran out; `wis
 ran out, and nobody took it over in time; `exported` is `budgeted`, and a fact of it may be forgotten. `paused` is queued, and
 held back. `dead_letter` ended before its signal came to it. `absent` is not there, and in `nobody` its tenant is not either."""
 
-Slot = tuple[str, UUID, str]
+Slot = tuple[str, str, str]
 """A tenant, a task, a scene."""
 
 

@@ -17,7 +17,7 @@ from tests.interleaving.raced import Operation
 from tests.interleaving.scenes import Slot, set_scene
 from tests.interleaving.stage import START, Stage, start
 
-ACME_1, ACME_2, BRAVO_1, NEW_A, NEW_B = (UUID(int=number, version=4) for number in (0x1, 0x2, 0x3, 0xA, 0xB))
+ACME_1, ACME_2, BRAVO_1, NEW_A, NEW_B = (str(UUID(int=number, version=4)) for number in (0x1, 0x2, 0x3, 0xA, 0xB))
 SCOPES: Final = ("task", "tenant", "other")
 BARRIERS: Final = {"commit": 1, "tenant": 1, "row": 1, "expiry": 60}
 """Where A stands while B runs, and by how many seconds time moves on while somebody waits: `commit` = it has written and

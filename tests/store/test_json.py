@@ -183,7 +183,7 @@ def test_an_id_is_taken_in_its_canonical_form_alone(value: Any, change: str) -> 
         "upper": text.upper(), "hex": value.hex, "braces": f"{{{text}}}", "urn": value.urn, "space": f" {text}", "none": text,
     }  # fmt: skip
     assert (refusal_by(lambda: check_task_id("field", forms[change])) is None) == (forms[change] == text)
-    assert check_task_id("field", text) == value
+    assert check_task_id("field", text) == text
 
 
 @given(value=st.integers(-(2**70), 2**70))

@@ -10,6 +10,7 @@ import asyncpg
 import pytest
 from taskstore.v1 import leases_pb2, tenants_pb2, types_pb2
 
+from store_service.db.arrays import numbers
 from store_service.db.queries import Queries
 from store_service.operations.leases import CLAIM_POLL_SECONDS
 from tests.conftest import Stubs
@@ -54,7 +55,8 @@ async def create_unheard(database: asyncpg.Connection, *, tenant_id: str = "acme
         tenant_id, uuid4(), uuid4().hex, b"", "t", "report", 1, "i", "s", b"", b"", 1_000, 1_000, 0, "", "", "", 0,
         "text/plain", b"", 0, None,
     )  # fmt: skip
-    await database.fetch(Queries("tasks.sql")["create_tasks"], *([value] for value in row), *([] for _ in range(5)))
+    columns = [numbers([value]) if isinstance(value, int) else [value] for value in row]
+    await database.fetch(Queries("tasks.sql")["create_tasks"], *columns, *([] for _ in range(5)))
 
 
 @pytest.fixture

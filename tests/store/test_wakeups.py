@@ -65,7 +65,7 @@ async def test_a_hint_that_was_looked_at_is_not_passed_on() -> None:
 
 
 async def test_a_change_of_a_task_wakes_all_who_follow_it_and_tells_them_which() -> None:
-    hints, task_id, other_id = wakeups(), uuid4(), uuid4()
+    hints, task_id, other_id = wakeups(), str(uuid4()), str(uuid4())
     with hints.following() as one, hints.following() as other, hints.following() as stranger:
         for follower in (one, other):
             follower.follow(task_topic(task_id))
