@@ -62,7 +62,7 @@ class Context(TaskFacts):
         self._calls = calls
         self._steps = steps
         self._threads = threads
-        self._stop_wished = asyncio.Event()
+        self._stop_wished: asyncio.Event | None = None  # made for whoever waits
 
     @overload
     async def step(self, name: str, fn: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
@@ -168,6 +168,9 @@ class Context(TaskFacts):
 
     async def wait_cancelled(self, timeout: float | None = None) -> bool:
         """Waits until the run shall stop, at most `timeout` seconds; says whether it shall."""
+        if self._held.is_stop_wished:
+            return True
+        self._stop_wished = self._stop_wished or asyncio.Event()
         try:
             await asyncio.wait_for(self._stop_wished.wait(), timeout)
         except TimeoutError:
@@ -176,7 +179,8 @@ class Context(TaskFacts):
 
     def wish_stop(self) -> None:
         """Wakes `wait_cancelled`. For the library."""
-        self._stop_wished.set()
+        if self._stop_wished is not None:
+            self._stop_wished.set()
 
     async def _step(self, name: str, work: Callable[[], Awaitable[Any]], retrying: Retrying | None) -> Any:
         opened = await self._steps.open(self._steps.key(name), _owner())

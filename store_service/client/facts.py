@@ -1,6 +1,7 @@
 """What is known of the task being run, in an async function as in a sync one."""
 
 import uuid
+from functools import cached_property
 from typing import Any, Unpack
 
 import msgspec
@@ -38,8 +39,17 @@ class TaskFacts:
         self._leased = leased
         self._usage = usage
         self._held = held
-        self.client = ClientCapabilities(leased.contract.client_capabilities)
-        self.log: structlog.typing.FilteringBoundLogger = structlog.get_logger("tenure.workflow")
+
+    @cached_property
+    def client(self) -> ClientCapabilities:
+        """What the MCP client that called the tool declared."""
+        return ClientCapabilities(self._leased.contract.client_capabilities)
+
+    @cached_property
+    def log(self) -> structlog.typing.FilteringBoundLogger:
+        """Its lines name the task."""
+        log: structlog.typing.FilteringBoundLogger = structlog.get_logger("tenure.workflow")
+        return log
 
     @property
     def task_id(self) -> str:
@@ -77,7 +87,7 @@ class TaskFacts:
     @property
     def cancelled(self) -> bool:
         """Whether the run shall stop: its caller wished it, its lease was lost, or the worker shuts down."""
-        return self._held.stop_wished.is_set()
+        return self._held.is_stop_wished
 
     @property
     def budget_left(self) -> BudgetAmounts:

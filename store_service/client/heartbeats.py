@@ -41,6 +41,7 @@ class Heartbeats:
         self._changed = threading.Condition()
         self._beaten_at: dict[HeldLease, float] = {}
         self._asked_at = 0.0
+        self._wakes_at = 0.0
         self._stopping = False
         self._is_failing = False
         self._channel: grpc.Channel | None = None
@@ -68,7 +69,8 @@ class Heartbeats:
         """Extends this lease from now on."""
         with self._changed:
             self._beaten_at[held] = held.sent_at
-            self._changed.notify()
+            if self._turn(held) < self._wakes_at:  # woken for each, the thread would look at all others each time
+                self._changed.notify()
 
     def remove(self, held: HeldLease) -> None:
         """Extends this lease no longer."""
@@ -102,7 +104,8 @@ class Heartbeats:
                     # Those whose turn is near go with them, so that turns fall together and one call does for all.
                     return [held for held, turn in turns.items() if turn <= now + self._interval / 2]
                 next_end = min((held.trusted_until for held in trusted), default=next_at)
-                self._changed.wait(timeout=max(0.0, min(next_at, next_end) - now))
+                self._wakes_at = min(next_at, next_end)
+                self._changed.wait(timeout=max(0.0, self._wakes_at - now))
             return None
 
     def _turn(self, held: HeldLease) -> float:

@@ -30,11 +30,11 @@ class HeldLease:
     def __init__(self, lease: types_pb2.Lease, *, lease_seconds: float, sent_at: float) -> None:
         self.lease = lease
         self.lease_seconds = lease_seconds
-        self.stop_wished = threading.Event()
         self._lock = threading.Lock()
         self._trusted_seconds = lease_seconds - min(lease_seconds / 10, _MOST_MARGIN_SECONDS)
         self._sent_at = sent_at
-        self._reasons: set[StopReason] = set()
+        self._reasons: frozenset[StopReason] = frozenset()
+        self._stop_wished: threading.Event | None = None  # made for whoever waits: it costs as much as a whole lease
         self._is_ending = False
         self._listener: Callable[[], None] | None = None
 
@@ -69,13 +69,27 @@ class HeldLease:
         return StopReason.DRAINING in self._reasons
 
     @property
+    def is_stop_wished(self) -> bool:
+        """Whether there is any reason to stop."""
+        return bool(self._reasons)
+
+    @property
     def must_stop(self) -> bool:
         """Whether the run is to be interrupted, not only asked."""
         return self.is_lost or self.is_draining
 
-    def listen(self, listener: Callable[[], None]) -> None:
-        """Calls `listener`, from whatever thread, at each reason to stop."""
+    def listen(self, listener: Callable[[], None] | None) -> None:
+        """Calls `listener`, from whatever thread, at each reason to stop; None ends that."""
         self._listener = listener
+
+    def wait_stop_wished(self, seconds: float | None) -> bool:
+        """Blocks until there is a reason to stop, at most so long; says whether there is."""
+        with self._lock:
+            if self._reasons:
+                return True
+            if self._stop_wished is None:
+                self._stop_wished = threading.Event()
+        return self._stop_wished.wait(seconds)
 
     def remaining_seconds(self) -> float:
         """How long writes are allowed; 0 when it is lost, which an overdue lease is from then on."""
@@ -98,8 +112,9 @@ class HeldLease:
         with self._lock:
             if reason in self._reasons:
                 return
-            self._reasons.add(reason)
-            self.stop_wished.set()
+            self._reasons |= {reason}
+            if self._stop_wished is not None:
+                self._stop_wished.set()
             listener = self._listener
         if listener is not None:
             listener()

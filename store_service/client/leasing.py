@@ -11,8 +11,10 @@ from typing import Final
 import structlog
 from taskstore.v1 import leases_pb2, leases_pb2_grpc
 
+from store_service.client.batches import BatchMetrics
 from store_service.client.calls import call, call_once
-from store_service.client.errors import StoreError
+from store_service.client.completions import Completion, Completions
+from store_service.client.errors import StoreError, from_status
 from store_service.client.held import HeldLease, StopReason
 from store_service.client.lease_calls import LeaseCalls
 from store_service.client.metrics import WorkerMetrics
@@ -32,7 +34,8 @@ class Taken:
 
 
 class Leasing:
-    """Takes tasks. A request whose answer was lost is sent again under its id, so that what it took is not lost."""
+    """Takes tasks, and takes completions along. A request whose answer was lost is sent again under its id, so that what it
+    took is not lost."""
 
     def __init__(
         self,
@@ -43,8 +46,12 @@ class Leasing:
         tenants: Sequence[str],
         lease_seconds: float,
         metrics: WorkerMetrics,
+        completions: Completions,
+        batches: BatchMetrics | None,
     ) -> None:
         self._stub = stub
+        self._completions = completions
+        self._along_items = batches.items.labels("CompleteAndLeaseTasks") if batches is not None else None
         self._lease_seconds = lease_seconds
         # A lease counts from before its request was sent, so no request waits for longer than a third of a lease.
         self._wait_seconds = min(_MOST_WAIT_SECONDS, lease_seconds / 3)
@@ -53,7 +60,6 @@ class Leasing:
             workflows=workflows,
             tenant_ids=tenants,
             lease_ms=round(lease_seconds * 1000),
-            wait_ms=round(self._wait_seconds * 1000),
         )
         self._metrics = metrics
         self._pause_seconds = 0.0
@@ -62,30 +68,48 @@ class Leasing:
         self.problem: str | None = "no call for work was answered yet"
         """Why no work comes, or None."""
 
-    async def take(self, limit: int) -> list[Taken]:
-        """Up to `limit` tasks, once the store has answered; none when none became ready in time."""
-        await asyncio.sleep(self._pause_seconds)
-        request = self._new_request(limit)
+    async def take(self, free: int, *, most_along: int) -> list[Taken]:
+        """Up to `free` tasks, once the store has answered; none when none became ready in time.
+
+        Completions that wait are taken along, at most `most_along`, and as many tasks more are taken. Such a call does not wait
+        for work. While a call waits for work, or is repeated, no completion waits for it.
+        """
+        along = self._completions.take(most_along)
+        if not along and free <= 0:
+            return []
+        if not along:
+            self._completions.close()
+            await asyncio.sleep(self._pause_seconds)
+        limit = free + len(along)
+        request = self._new_request(limit, wait_seconds=0.0 if along else self._wait_seconds)
         first_sent_at = time.monotonic()
         is_repeated = False
         while True:
             sent_at = time.monotonic()
             try:
-                response = await call_once(self._stub.LeaseTasks, request, timeout_seconds=self._wait_seconds + _ANSWER_SECONDS)
+                response = await self._ask(request, along)
                 break
             except StoreError as error:
+                along = []
+                self._completions.close()
                 self._failed(error)
                 await asyncio.sleep(max(self._grow_pause(), (error.retry_after_ms or 0) / 1000))
                 is_repeated = True
                 if not error.is_transient:  # it was looked at and refused: nothing was taken
-                    request, first_sent_at, is_repeated = self._new_request(limit), time.monotonic(), False
+                    if free <= 0:
+                        self._open = None
+                        return []
+                    request = self._new_request(free, wait_seconds=self._wait_seconds)
+                    first_sent_at, is_repeated = time.monotonic(), False
+                request.limit = max(1, free)  # those that were to come along may still be held
         taken = [Taken(task, self._hold(task, first_sent_at)) for task in response.tasks]
         # It is not known which of several requests took them; and an event loop that was blocked hears late.
         is_old = time.monotonic() - first_sent_at > self._lease_seconds / 2
         if taken and (is_repeated or is_old):
             taken = await self._confirm(taken)
         self._open = None
-        self._answered(taken, seconds=time.monotonic() - sent_at)
+        self._answered(taken, seconds=time.monotonic() - sent_at, waited=request.wait_ms > 0)
+        self._completions.open()
         return taken
 
     async def give_back(self) -> None:
@@ -102,8 +126,26 @@ class Leasing:
         except StoreError as error:
             self._log.info("tasks may be left until their lease expires", code=error.code.name, reason=error.reason)
 
-    def _new_request(self, limit: int) -> leases_pb2.LeaseTasksRequest:
-        request = leases_pb2.LeaseTasksRequest(request_id=uuid.uuid4().hex, limit=limit)
+    async def _ask(
+        self, request: leases_pb2.LeaseTasksRequest, along: Sequence[Completion]
+    ) -> leases_pb2.LeaseTasksResponse | leases_pb2.CompleteAndLeaseTasksResponse:
+        if not along:
+            return await call_once(self._stub.LeaseTasks, request, timeout_seconds=self._wait_seconds + _ANSWER_SECONDS)
+        if self._along_items is not None:
+            self._along_items.observe(len(along))
+        longest = min(_ANSWER_SECONDS, *(one.held.remaining_seconds() / 2 for one in along))
+        message = leases_pb2.CompleteAndLeaseTasksRequest(items=[one.request for one in along], lease=request)
+        answers: Sequence[StoreError | None] = [StoreError("the call was given up")] * len(along)
+        try:
+            response = await call_once(self._stub.CompleteAndLeaseTasks, message, timeout_seconds=longest)
+            answers = [from_status(item.refused) if item.HasField("refused") else None for item in response.items]
+        finally:
+            for one, answer in zip(along, answers, strict=True):
+                one.answered(answer)
+        return response
+
+    def _new_request(self, limit: int, *, wait_seconds: float) -> leases_pb2.LeaseTasksRequest:
+        request = leases_pb2.LeaseTasksRequest(request_id=uuid.uuid4().hex, limit=limit, wait_ms=round(wait_seconds * 1000))
         request.MergeFrom(self._template)
         self._open = request
         return request
@@ -134,14 +176,14 @@ class Leasing:
                 each.held.stop(StopReason.LEASE_LOST)
         return [each for each in taken if each.held.remaining_seconds() > 0]
 
-    def _answered(self, taken: list[Taken], *, seconds: float) -> None:
+    def _answered(self, taken: list[Taken], *, seconds: float, waited: bool) -> None:
         if self.problem is not None:
             self._log.info("the store answers")
         self.problem = None
         self._metrics.lease_calls.labels("work" if taken else "idle").inc()
         if taken or seconds > self._wait_seconds / 2:
             self._pause_seconds = 0.0
-        else:
+        elif waited:
             self._grow_pause()  # nothing, and the store did not wait: do not ask in a loop
 
     def _failed(self, error: StoreError) -> None:

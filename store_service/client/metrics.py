@@ -46,8 +46,8 @@ class WorkerMetrics:
         self.steps = Counter(
             "tenure_worker_steps", "Steps, by whether they ran, waited or were remembered.", ["outcome"], registry=registry
         )
-        for outcome in OUTCOMES:
-            self.tasks.labels(outcome)
+        self.ended = {outcome: self.tasks.labels(outcome) for outcome in OUTCOMES}
+        """The counter of each outcome."""
         for brought in ("work", "idle", "error"):
             self.lease_calls.labels(brought)
         for how in ("ran", "remembered", "waited"):

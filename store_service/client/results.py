@@ -63,10 +63,11 @@ def to_result(value: Any, *, output_schema: bytes, schemas: OutputSchemas) -> by
     A tool result passes through; None is a result without content; a string becomes text; any other JSON becomes its
     own text and structured content, in which what is no object stands under `result`.
     """
-    plain = msgspec.json.decode(to_json(_WHAT, value))
+    data = to_json(_WHAT, value)
+    plain = msgspec.json.decode(data)
     result = _without_reserved(plain) if _is_tool_result(plain) else _wrap(plain, structured=bool(output_schema))
     schemas.check(output_schema, result)
-    return to_json(_WHAT, result)
+    return data if result == plain else to_json(_WHAT, result)
 
 
 def to_error_result(text: str) -> bytes:

@@ -1,38 +1,53 @@
 """One run of one task: from its lease to the word that ends it."""
 
 import asyncio
+import logging
 import time
-import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import structlog
-from taskstore.v1 import leases_pb2, leases_pb2_grpc
+from taskstore.v1 import leases_pb2, leases_pb2_grpc, types_pb2
 
+from store_service.client.completions import Completion, Completions
 from store_service.client.context import Context
-from store_service.client.early_answers import fitting_keys
-from store_service.client.endings import Complete, Confirm, Ending, Fail, Release, Suspend, plain
+from store_service.client.endings import Complete, Confirm, Ending, Fail, Release
 from store_service.client.errors import LeaseLost, StoreError
-from store_service.client.held import HeldLease
+from store_service.client.held import HeldLease, StopReason
 from store_service.client.history import History
 from store_service.client.lease_calls import LeaseCalls
 from store_service.client.metrics import Outcome, WorkerMetrics
-from store_service.client.outcomes import INTERNAL_ERROR, Cancelled, ProtocolError, StepFailed, ToolError
-from store_service.client.payloads import from_json, to_json
+from store_service.client.outcomes import ProtocolError
+from store_service.client.payloads import JSON, from_json
 from store_service.client.reservations import Reservation
-from store_service.client.results import OutputSchemas, to_error_result, to_result
+from store_service.client.results import OutputSchemas
+from store_service.client.run_end import RunEnd
 from store_service.client.steps import Steps
 from store_service.client.sync_context import SyncContext
 from store_service.client.threads import Threads
-from store_service.client.usage import BudgetAmounts, Usage, read_saved, without_usage
+from store_service.client.usage import Usage, read_saved, without_usage
 from store_service.client.workflows import Workflow
 
 _STOP_GRACE_SECONDS: Final = 1.0  # what a run has to stop in when its worker shuts down
 _REST_MS: Final = 1_000  # how long a task rests that this worker could not begin
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Begun:
+    """The code of a run, and what it goes by."""
+
+    body: "asyncio.Task[Any]"
+    steps: Steps
+    history: History
+
+
 class Run:
-    """One run of one leased task. `finish` does it all; everything else serves it."""
+    """One run of one leased task. `finish` does it all; everything else serves it.
+
+    `begin` does the same without a task of its own for what most runs are: a first run of an async function that ends by itself
+    with a result. As soon as anything else comes up, `finish` goes on with it.
+    """
 
     def __init__(
         self,
@@ -43,57 +58,161 @@ class Run:
         stub: "leases_pb2_grpc.LeaseServiceAsyncStub",
         schemas: OutputSchemas,
         metrics: WorkerMetrics,
+        log: structlog.typing.FilteringBoundLogger | None = None,
     ) -> None:
         self.held = held
+        self._worker_log = log or structlog.get_logger("tenure.worker").bind()
         self._leased = leased
         self._workflow = workflow
-        self._schemas = schemas
         self._metrics = metrics
         self._calls = LeaseCalls(stub, held)
         self._threads = Threads(lambda: held.must_stop)
         self._context: Context | None = None
+        self._end = RunEnd(leased, held, workflow=workflow, calls=self._calls, schemas=schemas, log=self._worker_log)
         self._reservation: Reservation | None = None
-        self._must_stop = asyncio.Event()
-        self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("tenure.worker").bind(
-            task_id=leased.lease.task_id,
-            tenant_id=leased.lease.tenant_id,
-            workflow=workflow.name,
-            version=workflow.version,
-            token=leased.lease.token,
-        )
+        self._stirred = asyncio.Event()  # it must stop, or be suspended
+        self._started_at = 0.0
+        self._begun: _Begun | None = None
+        self._completions: Completions | None = None
+        self._ended: Callable[[Run], None] | None = None
+        self._finishing: asyncio.Task[None] | None = None
+
+    @property
+    def _log(self) -> structlog.typing.FilteringBoundLogger:
+        return self._end.log
+
+    def begin(self, ended: Callable[["Run"], None], completions: Completions | None) -> None:
+        """Begins the run. `ended` is called once the store knows its end, or will find out."""
+        self._ended = ended
+        arguments = None
+        leased = self._leased
+        is_plain = completions is not None and self._workflow.is_async and self._workflow.limits is None and not (
+            leased.attempts > 1 or leased.cancel_requested or leased.input_left_out or leased.checkpoints
+        )  # fmt: skip
+        if is_plain:
+            try:
+                arguments = _arguments(leased.input)
+            except ProtocolError:
+                is_plain = False
+        if not is_plain:
+            self._go_on()
+            return
+        self._completions = completions
+        self._listen()
+        history = self._history((), None)
+        self._begun = self._open(arguments, history, Usage(None, {}, fail=history.fail))
+        self._begun.body.add_done_callback(self._body_ended)
+
+    def _body_ended(self, _: "asyncio.Task[Any]") -> None:
+        """Has the completion taken along, if it ended by itself with a result; else goes on with it."""
+        begun, completions = self._begun, self._completions
+        if begun is None or completions is None:
+            return
+        try:
+            ending = self._ending_if_plain(begun)
+        except Exception:  # noqa: BLE001 (met again there, and logged)
+            ending = None
+        if not isinstance(ending, Complete):
+            self._go_on()
+            return
+        self.held.begin_ending()
+        result = types_pb2.Payload(media_type=JSON, data=ending.result)
+        request = leases_pb2.CompleteTaskRequest(lease=self.held.lease, result=result)
+        completions.add(Completion(self.held, request, self._answered))
+
+    def _ending_if_plain(self, begun: _Begun) -> Ending | None:
+        body, steps, history = begun.body, begun.steps, begun.history
+        if body.cancelled() or body.exception() is not None or steps.suspension is not None or history.failure is not None:
+            return None
+        if not steps.close_if_idle() or self.held.remaining_seconds() <= 0:
+            return None
+        return self._end.find(body, steps, history)
+
+    def _answered(self, error: StoreError | None) -> None:
+        if isinstance(error, LeaseLost):
+            self.held.stop(StopReason.LEASE_LOST)
+        elif error is not None:
+            self._go_on()
+            return
+        self._tell("completed" if error is None else "lease_lost")
+        assert self._ended is not None
+        self._ended(self)
+
+    def _go_on(self) -> None:
+        """Does the rest by `finish`."""
+        self._completions = None
+        self._finishing = asyncio.create_task(self._finish())
+
+    async def _finish(self) -> None:
+        try:
+            await self.finish()
+        except Exception:  # noqa: BLE001 (one run's failure is not the worker's)
+            # A defect of this library: the lease expires, and the task runs again.
+            self._log.exception("a run ended unexpectedly")
+        finally:
+            assert self._ended is not None
+            self._ended(self)
 
     async def finish(self) -> Outcome:
-        """Runs the task and tells the store how it ended."""
-        started = time.monotonic()
-        loop = asyncio.get_running_loop()
-        self.held.listen(lambda: _call_soon(loop, self._heed))
+        """Runs the task, or goes on with what was begun, and tells the store how it ended."""
+        self._listen()
         self._heed()
         try:
             ending = await self._work()
             if self._reservation is not None:
                 ending = await self._reservation.settle(ending)
             self.held.begin_ending()
-            outcome = await self._end(ending)
+            outcome = await self._end.tell(ending)
         except LeaseLost:
             outcome = "lease_lost"
         except StoreError as error:
             # The store knows best: it takes the lease back when it expires.
             self._log.error("the end of the task was refused", code=error.code.name, reason=error.reason)
             outcome = "lease_lost"
-        seconds = time.monotonic() - started
-        self._metrics.tasks.labels(outcome).inc()
-        self._metrics.task_seconds.observe(seconds)
-        self._log.info("task run ended", outcome=outcome, seconds=round(seconds, 3), attempt=self._leased.attempts)
+        self._tell(outcome)
         return outcome
+
+    def _tell(self, outcome: Outcome) -> None:
+        self.held.listen(None)  # nothing refers to itself any more, or each run would be left to the garbage collector
+        self._begun = self._context = None
+        seconds = time.monotonic() - self._started_at
+        self._metrics.ended[outcome].inc()
+        self._metrics.task_seconds.observe(seconds)
+        if self._worker_log.is_enabled_for(logging.INFO):
+            self._log.info("task run ended", outcome=outcome, seconds=round(seconds, 3), attempt=self._leased.attempts)
+
+    def _listen(self) -> None:
+        self._started_at = self._started_at or time.monotonic()
+        loop = asyncio.get_running_loop()
+        self.held.listen(lambda: _call_soon(loop, self._heed))
 
     def _heed(self) -> None:
         """Tells the code of the run, in the event loop, that it shall stop."""
-        if self._context is not None and self.held.stop_wished.is_set():
+        if self._context is not None and self.held.is_stop_wished:
             self._context.wish_stop()
         if self.held.must_stop:
-            self._must_stop.set()
+            self._stir()
+
+    def _stir(self) -> None:
+        self._stirred.set()
+        if self._completions is not None and self._begun is not None and not self._begun.body.done():
+            self._go_on()
 
     async def _work(self) -> Ending:
+        if self._begun is None:
+            if (ending := await self._prepare()) is not None:
+                return ending
+            assert self._begun is not None
+        begun: _Begun = self._begun
+        self._heed()
+        await self._wait_for(begun)
+        await begun.steps.close(grace_seconds=_STOP_GRACE_SECONDS)
+        if self.held.is_lost or self.held.remaining_seconds() <= 0:
+            raise LeaseLost("the lease was lost while the task ran", reason="LEASE_LOST")
+        return self._end.find(begun.body, begun.steps, begun.history) if begun.body.done() else Release()
+
+    async def _prepare(self) -> Ending | None:
+        """Begins the code; returns how the run ends where it shall not begin."""
         if self._leased.cancel_requested and self._workflow.limits is None:
             return Confirm()
         try:
@@ -103,7 +222,7 @@ class Run:
                 await self._calls.heartbeat_task()
                 if self.held.is_cancel_requested and self._workflow.limits is None:
                     return Confirm()
-            arguments, history, usage = await self._load()
+            arguments, recorded, wake = await self._load()
         except ProtocolError as error:
             return Fail(error)
         except LeaseLost:
@@ -111,26 +230,15 @@ class Run:
         except StoreError as error:
             self._log.warning("the task could not be loaded", code=error.code.name, reason=error.reason)
             return Release(delay_ms=_REST_MS)
+        saved = read_saved(recorded)
+        for checkpoint in recorded:
+            checkpoint.payload.CopyFrom(without_usage(checkpoint.payload))
+        history = self._history(recorded, wake)
+        usage = Usage(self._workflow.limits, saved, fail=history.fail)
         if (ending := await self._reserve(usage)) is not None:
             return ending
-        steps = Steps(
-            calls=self._calls,
-            history=history,
-            usage=usage,
-            held=self.held,
-            metrics=self._metrics,
-            revision=self._leased.checkpoints,
-        )
-        self._context = Context(self._leased, self.held, usage=usage, calls=self._calls, steps=steps, threads=self._threads)
-        self._heed()
-        body = asyncio.create_task(self._call_function(self._context, steps, usage, arguments))
-        await self._wait_for(body, steps)
-        await steps.close(grace_seconds=_STOP_GRACE_SECONDS)
-        if self.held.is_lost or self.held.remaining_seconds() <= 0:
-            raise LeaseLost("the lease was lost while the task ran", reason="LEASE_LOST")
-        if not body.done():
-            return Release()
-        return self._ending_of(body, steps, history)
+        self._begun = self._open(arguments, history, usage)
+        return None
 
     async def _reserve(self, usage: Usage) -> Ending | None:
         """Holds what the task may use, where its workflow says so; returns how the run ends where it shall not begin."""
@@ -142,16 +250,28 @@ class Run:
             return Confirm()  # once what an earlier run may have left is settled
         return await self._reservation.reserve()
 
-    async def _load(self) -> tuple[Any, History, Usage]:
+    async def _load(self) -> tuple[Any, Sequence[types_pb2.Checkpoint], leases_pb2.Wake | None]:
         brought = await self._calls.load_input() if self._leased.input_left_out else self._leased
-        arguments = from_json("the input", brought.input) if brought.input.data else {}
+        arguments = _arguments(brought.input)
         recorded = await self._calls.load_checkpoints(self._leased.checkpoints) if self._leased.checkpoints else []
-        wake = brought.wake if brought.HasField("wake") else None
-        saved = read_saved(recorded)
-        for checkpoint in recorded:
-            checkpoint.payload.CopyFrom(without_usage(checkpoint.payload))
-        history = History(recorded, wake=wake, workflow=self._workflow.name, version=self._workflow.version)
-        return arguments, history, Usage(self._workflow.limits or BudgetAmounts(), saved, fail=history.fail)
+        return arguments, recorded, brought.wake if brought.HasField("wake") else None
+
+    def _history(self, recorded: Sequence[types_pb2.Checkpoint], wake: leases_pb2.Wake | None) -> History:
+        return History(recorded, wake=wake, workflow=self._workflow.name, version=self._workflow.version)
+
+    def _open(self, arguments: Any, history: History, usage: Usage) -> _Begun:
+        steps = Steps(
+            calls=self._calls,
+            history=history,
+            usage=usage,
+            held=self.held,
+            metrics=self._metrics,
+            revision=self._leased.checkpoints,
+            suspended=self._stir,
+        )
+        self._context = Context(self._leased, self.held, usage=usage, calls=self._calls, steps=steps, threads=self._threads)
+        body = asyncio.create_task(self._call_function(self._context, steps, usage, arguments))
+        return _Begun(body, steps, history)
 
     async def _call_function(self, context: Context, steps: Steps, usage: Usage, arguments: Any) -> Any:
         structlog.contextvars.bind_contextvars(task_id=context.task_id, tenant_id=context.tenant_id)
@@ -168,19 +288,17 @@ class Run:
         finally:
             steps.returned()
 
-    async def _wait_for(self, body: asyncio.Task[Any], steps: Steps) -> None:
+    async def _wait_for(self, begun: _Begun) -> None:
         """Until the function has ended; when it must stop, until it has stopped, its threads too."""
-        must_stop = asyncio.create_task(self._must_stop.wait())
-        suspended = asyncio.create_task(steps.suspended.wait())
-        await asyncio.wait({body, must_stop, suspended}, return_when=asyncio.FIRST_COMPLETED)
-        suspended.cancel()
-        if steps.suspension is not None:
+        body = begun.body
+        await self._wait_until_stirred(body)
+        if begun.steps.suspension is not None and not self.held.must_stop:
             # It was told where it asked for something; what waits for anything else is cancelled.
-            await asyncio.wait({body, must_stop}, timeout=_STOP_GRACE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            self._stirred.clear()
+            await self._wait_until_stirred(body, timeout=_STOP_GRACE_SECONDS)
             if self._workflow.is_async:
                 body.cancel()
-            await asyncio.wait({body, must_stop}, return_when=asyncio.FIRST_COMPLETED)
-        must_stop.cancel()
+            await self._wait_until_stirred(body)
         if body.done() and not self.held.must_stop:
             return
         if self.held.is_lost:
@@ -191,98 +309,16 @@ class Run:
         await asyncio.wait({body}, timeout=grace)
         await self._threads.idle(timeout_seconds=grace)
 
-    def _ending_of(self, body: asyncio.Task[Any], steps: Steps, history: History) -> Ending:
-        error = asyncio.CancelledError() if body.cancelled() else plain(body.exception())
-        if history.failure is not None:
-            error = history.failure
-        elif steps.suspension is not None:  # whatever the code made of it
-            if isinstance(error, Exception):
-                self._log.warning("the code raised while its task was being suspended", exc_info=error)
-            return Confirm() if self.held.is_cancel_requested else Suspend(steps.suspension)
-        try:
-            match error:
-                case None:
-                    history.check_finished()
-                    schema = self._leased.contract.output_schema
-                    result = to_result(body.result(), output_schema=schema, schemas=self._schemas)
-                    return Complete(result, "completed")
-                case ToolError():
-                    return Complete(to_error_result(error.text), "tool_error")
-                case ProtocolError():
-                    return Fail(error)
-                case Cancelled() | asyncio.CancelledError() if self.held.is_draining:
-                    return Release()
-                case Cancelled() if self.held.is_cancel_requested:
-                    return Confirm()
-                case _:
-                    return self._after_exception(error)
-        except ProtocolError as refused:
-            return Fail(refused)
+    async def _wait_until_stirred(self, body: "asyncio.Task[Any]", *, timeout: float | None = None) -> None:  # noqa: ASYNC109
+        if body.done():
+            return
+        stirred = asyncio.create_task(self._stirred.wait())
+        await asyncio.wait({body, stirred}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        stirred.cancel()
 
-    def _after_exception(self, error: BaseException) -> Ending:
-        correlation_id = uuid.uuid4().hex
-        self._log.error("the workflow raised", correlation_id=correlation_id, attempt=self._leased.attempts, exc_info=error)
-        if self.held.is_cancel_requested:
-            return Confirm()
-        text = f"The tool failed unexpectedly. Its operator finds the reason under {correlation_id}."
-        is_final = isinstance(error, StepFailed)
-        if not is_final and self._leased.retries + 1 < self._workflow.retry.max_attempts:
-            return Fail(ProtocolError(INTERNAL_ERROR, text), retry=self._workflow.retry.to_message())
-        return Complete(to_error_result(text), "tool_error")
 
-    async def _end(self, ending: Ending) -> Outcome:
-        match ending:
-            case Complete():
-                return await self._complete(ending)
-            case Fail():
-                return await self._fail(ending)
-            case Suspend():
-                return await self._suspend(ending)
-            case Release():
-                await self._calls.release_task(delay_ms=ending.delay_ms)
-                return ending.outcome
-            case Confirm():
-                await self._calls.confirm_cancel()
-                return "cancelled"
-
-    async def _complete(self, ending: Complete) -> Outcome:
-        try:
-            await self._calls.complete_task(ending.result)
-        except LeaseLost:
-            raise
-        except StoreError as error:
-            if error.is_transient:
-                raise
-            return await self._fail(Fail(ProtocolError(INTERNAL_ERROR, f"the store refused the result: {error.message}")))
-        return ending.outcome
-
-    async def _suspend(self, ending: Suspend) -> Outcome:
-        step, wait = ending.suspension.step, ending.suspension.wait
-        try:
-            if isinstance(wait, leases_pb2.NewInputWait) and self._leased.early_answers:
-                wait.fitting[:] = fitting_keys(wait.requests, await self._calls.load_early_answers())
-            await self._calls.suspend_task(step, wait)
-        except LeaseLost:
-            raise
-        except StoreError as error:
-            if error.is_transient:
-                raise
-            return await self._fail(
-                Fail(ProtocolError(INTERNAL_ERROR, f"the store refused the wait of step {step!r}: {error.message}"))
-            )
-        return "suspended"
-
-    async def _fail(self, ending: Fail) -> Outcome:
-        error = ending.error
-        data = None
-        if error.data is not None:
-            try:
-                data = to_json("the error's data", error.data)
-            except ProtocolError as refused:
-                self._log.warning("the data of the error is left out", reason=refused.message)
-        self._log.info("the task fails", code=error.code, message=error.message, is_final=ending.retry is None)
-        retried = await self._calls.fail_task(code=error.code, message=error.message, data=data, retry=ending.retry)
-        return "retried" if retried else "failed"
+def _arguments(message: types_pb2.Payload) -> Any:
+    return from_json("the input", message) if message.data else {}
 
 
 def _call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:

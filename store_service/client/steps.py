@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
@@ -47,7 +48,7 @@ class Steps:
     """Opens and saves the steps of one run.
 
     A wait that is new suspends the task: nothing more is begun, what is under way ends and is saved, then `suspended`
-    is set and all code of the run that asks for anything is told by Suspended.
+    is called and all code of the run that asks for anything is told by Suspended.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Steps:
         held: HeldLease,
         metrics: WorkerMetrics,
         revision: int,
+        suspended: Callable[[], None],
     ) -> None:
         self._calls = calls
         self._usage = usage
@@ -75,9 +77,8 @@ class Steps:
         self._has_returned = False
         self._is_closed = False
         self.suspension: Suspension | None = None
-        """Once `suspended` is set."""
-        self.suspended = asyncio.Event()
-        """Set when the run must end, as the task waits."""
+        """What ends the run, as the task waits."""
+        self._suspended = suspended
 
     def key(self, name: str) -> str:
         """The key of the next step of this name."""
@@ -156,6 +157,11 @@ class Steps:
         """The function has ended by itself: a wait that it left behind suspends nothing."""
         self._has_returned = True
 
+    def close_if_idle(self) -> bool:
+        """Takes no more steps, if the function left none and no wait behind; says whether that is so."""
+        self._is_closed = not (self._under_way or self._waiting)
+        return self._is_closed
+
     async def close(self, *, grace_seconds: float) -> None:
         """Stops steps and waits that the function left behind when it ended."""
         self._is_closed = True
@@ -179,7 +185,7 @@ class Steps:
             await self._let_wait(self._decided)
         if self.suspension is not None:
             raise _suspended()
-        if self._is_closed or self._held.stop_wished.is_set() or self._held.remaining_seconds() <= 0:
+        if self._is_closed or self._held.is_stop_wished or self._held.remaining_seconds() <= 0:
             raise Cancelled
         if self._history.failure is not None:
             raise self._history.failure
@@ -204,12 +210,12 @@ class Steps:
             if len(self._not_saved) > failed:
                 for _ in range(_TURNS):  # the failure speaks first, if the code lets it
                     await asyncio.sleep(0)
-            if self._has_returned or self._held.stop_wished.is_set() or self._held.remaining_seconds() <= 0:
+            if self._has_returned or self._held.is_stop_wished or self._held.remaining_seconds() <= 0:
                 raise Cancelled
             if self._history.failure is not None:
                 raise self._history.failure
             self.suspension = Suspension(key, wait)
-            self.suspended.set()
+            self._suspended()
         finally:
             self._decided.set()
             self._decided = None

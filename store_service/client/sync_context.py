@@ -126,7 +126,7 @@ class SyncContext(TaskFacts):
 
     def wait_cancelled(self, timeout: float | None = None) -> bool:
         """Waits until the run shall stop, at most `timeout` seconds; says whether it shall."""
-        return self._held.stop_wished.wait(timeout)
+        return self._held.wait_stop_wished(timeout)
 
     def _step(self, name: str, work: Callable[[], Any], retrying: Retrying | None) -> Any:
         opened = self._run(self._steps.open(self._steps.key(name), threading.current_thread()))

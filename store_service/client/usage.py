@@ -61,8 +61,8 @@ class BudgetAmounts:
 class Usage:
     """What one task has used in its life, against what it may use. Counts from any thread."""
 
-    def __init__(self, limits: BudgetAmounts, saved: Mapping[str, int], *, fail: Callable[[str], Exception]) -> None:
-        self._limits = limits.given()
+    def __init__(self, limits: BudgetAmounts | None, saved: Mapping[str, int], *, fail: Callable[[str], Exception]) -> None:
+        self._limits = limits.given() if limits is not None else {}
         self._saved = Counter(saved)
         self._unsaved: Counter[str] = Counter()
         self._fail = fail

@@ -19,6 +19,7 @@ from taskstore.v1 import leases_pb2_grpc
 
 from store_service.client.batches import Batcher, BatchMetrics
 from store_service.client.channel import open_channel
+from store_service.client.completions import Completions
 from store_service.client.heartbeats import Heartbeats
 from store_service.client.held import StopReason
 from store_service.client.lease_batches import gather_calls
@@ -29,7 +30,7 @@ from store_service.client.runner import Run
 from store_service.client.tls import Tls
 from store_service.client.usage import BudgetAmounts
 from store_service.client.workflows import RetryPolicy, Workflow, Workflows
-from store_service.telemetry import AdminServer, configure_logs
+from store_service.telemetry import AdminServer, configure_logs, settle_garbage
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -96,8 +97,9 @@ class Worker:
         self._metrics.slots.set(concurrency)
         self._schemas = OutputSchemas()
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("tenure.worker")
-        self._running: dict[asyncio.Task[None], Run] = {}
-        self._slot_freed = asyncio.Event()
+        self._running: set[Run] = set()
+        self._stirred = asyncio.Event()  # a run ended, or its completion waits to be taken along
+        self._completions = Completions(self._stirred.set)
         self._stop_wished = asyncio.Event()
         self._hurry = asyncio.Event()
         self._leasing: Leasing | None = None
@@ -171,7 +173,10 @@ class Worker:
             tenants=self._tenants,
             lease_seconds=self._lease_seconds,
             metrics=self._metrics,
+            completions=self._completions,
+            batches=self._batch_metrics,
         )
+        self._run_log: structlog.typing.FilteringBoundLogger = structlog.get_logger("tenure.worker").bind()
         self._heartbeats.start()
         if self._admin is not None:
             self._admin.start()
@@ -197,14 +202,17 @@ class Worker:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
+        settle_garbage()
         await self.serve()
 
     async def _take_work(self, leasing: Leasing) -> None:
+        # Half of them run while the completions of the other half are under way.
+        most_along = max(1, self._concurrency // 2)
         while True:
-            while (free := self._concurrency - len(self._running)) <= 0:
-                self._slot_freed.clear()
-                await self._slot_freed.wait()
-            for taken in await leasing.take(free):
+            while (free := self._concurrency - len(self._running)) <= 0 and not self._completions:
+                self._stirred.clear()
+                await self._stirred.wait()
+            for taken in await leasing.take(free, most_along=most_along):
                 self._begin(taken)
 
     def _begin(self, taken: Taken) -> None:
@@ -220,46 +228,47 @@ class Worker:
             stub=self._stub,
             schemas=self._schemas,
             metrics=self._metrics,
+            log=self._run_log,
         )
         self._heartbeats.add(taken.held)
-        self._metrics.running.inc()
-        self._running[asyncio.create_task(self._finish(run))] = run
+        self._running.add(run)
+        self._metrics.running.set(len(self._running))
+        run.begin(self._ended, self._completions if self._batchers else None)
 
-    async def _finish(self, run: Run) -> None:
-        try:
-            await run.finish()
-        except Exception:  # noqa: BLE001 (one run's failure is not the worker's)
-            # A defect of this library: the lease expires, and the task runs again.
-            self._log.exception("a run ended unexpectedly", task_id=run.held.lease.task_id)
-        finally:
-            self._heartbeats.remove(run.held)
-            self._metrics.running.dec()
-            task = asyncio.current_task()
-            assert task is not None
-            self._running.pop(task, None)
-            self._slot_freed.set()
+    def _ended(self, run: Run) -> None:
+        self._heartbeats.remove(run.held)
+        self._running.discard(run)
+        self._metrics.running.set(len(self._running))
+        self._stirred.set()
 
     async def _drain(self) -> None:
         """Takes no more, waits for what runs, then gives back what is left."""
         self._stop_wished.set()
         self._taking.cancel()
         await asyncio.wait({self._taking})
+        self._completions.close()
         if self._leasing is not None:
             await self._leasing.give_back()
         if self._running:
             self._log.info("draining", runs=len(self._running), seconds=self._drain_seconds)
-            await self._wait_for_runs()
-        for run in self._running.values():
+            hurry = asyncio.create_task(self._hurry.wait())
+            await self._wait_for_runs(hurry, seconds=self._drain_seconds)
+            hurry.cancel()
+        for run in list(self._running):
             run.held.stop(StopReason.DRAINING)
         if self._running:
-            await asyncio.wait(set(self._running), timeout=_STOP_SECONDS)
+            await self._wait_for_runs(seconds=_STOP_SECONDS)
 
-    async def _wait_for_runs(self) -> None:
-        hurry = asyncio.create_task(self._hurry.wait())
-        runs = asyncio.create_task(asyncio.wait(set(self._running)))
-        await asyncio.wait([hurry, runs], timeout=self._drain_seconds, return_when=asyncio.FIRST_COMPLETED)
+    async def _wait_for_runs(self, *others: "asyncio.Task[Any]", seconds: float) -> None:
+        """Until every run has ended, or any of the others; at most so long."""
+        runs = asyncio.create_task(self._none_runs())
+        await asyncio.wait([runs, *others], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         runs.cancel()
-        hurry.cancel()
+
+    async def _none_runs(self) -> None:
+        while self._running:
+            self._stirred.clear()
+            await self._stirred.wait()
 
     def _end_process(self) -> None:
         self._log.warning("ending with code that did not stop")

@@ -3,7 +3,7 @@
 import inspect
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from taskstore.v1 import leases_pb2
@@ -64,11 +64,11 @@ class Workflow:
     retry: RetryPolicy
     function: Callable[..., Any]
     limits: BudgetAmounts | None = None
+    is_async: bool = field(init=False)
+    """Whether the function runs in the event loop; otherwise it runs in a thread."""
 
-    @property
-    def is_async(self) -> bool:
-        """Whether the function runs in the event loop; otherwise it runs in a thread."""
-        return inspect.iscoroutinefunction(self.function)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "is_async", inspect.iscoroutinefunction(self.function))
 
 
 class Workflows:

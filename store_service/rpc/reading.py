@@ -280,7 +280,10 @@ def read_confirm_cancel(message: leases_pb2.ConfirmCancelRequest) -> Finish:
 def read_page_token(token: str) -> tuple[datetime, str] | None:
     """Where a page of tasks starts; None for the first."""
     after = read_signals_page_token(token)
-    return after and (after[0], check_task_id("page_token", after[1]))
+    try:
+        return after and (after[0], check_task_id("page_token", after[1]))
+    except Refusal:
+        raise _bad_page_token() from None
 
 
 def read_signals_page_token(token: str) -> tuple[datetime, str] | None:

@@ -230,12 +230,32 @@ class FakeStore(leases_pb2_grpc.LeaseServiceServicer):
     def SettleBudget(self, request: Any, context: grpc.ServicerContext) -> leases_pb2.SettleBudgetResponse:
         return self._answer("SettleBudget", request, context, self.memory.settle_budget)
 
+    def CompleteAndLeaseTasks(
+        self, request: leases_pb2.CompleteAndLeaseTasksRequest, context: grpc.ServicerContext
+    ) -> leases_pb2.CompleteAndLeaseTasksResponse:
+        def complete_all(asked: leases_pb2.CompleteAndLeaseTasksRequest) -> leases_pb2.CompleteAndLeaseTasksResponse:
+            items = [self._complete_one(item) for item in asked.items]
+            return leases_pb2.CompleteAndLeaseTasksResponse(items=items, tasks=self.memory.lease_tasks(asked.lease).tasks)
+
+        return self._answer("CompleteAndLeaseTasks", request, context, complete_all)
+
+    def CompleteTasks(self, request: Any, context: grpc.ServicerContext) -> leases_pb2.CompleteTasksResponse:
+        items = [self._complete_one(item) for item in request.items]
+        return self._answer("CompleteTasks", request, context, lambda _: leases_pb2.CompleteTasksResponse(items=items))
+
     # The worker calls none of these.
 
     def AppendCheckpoints(self, request: Any, context: grpc.ServicerContext) -> Never:
         raise NotImplementedError
 
-    CompleteTasks = CompleteAndLeaseTasks = FailTasks = AppendCheckpoints
+    FailTasks = AppendCheckpoints
+
+    def _complete_one(self, request: leases_pb2.CompleteTaskRequest) -> leases_pb2.CompleteTasksResponse.Item:
+        item = leases_pb2.CompleteTasksResponse.Item
+        try:
+            return item(completed=self.memory.complete_task(request))
+        except Refused as refused:
+            return item(refused=refusal(str(refused)))
 
     def _notify(self) -> None:
         with self.changed:

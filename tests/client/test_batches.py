@@ -374,13 +374,14 @@ async def test_runs_of_one_worker_end_each_in_its_own_way_and_travel_together(st
     calls = {method: _figure(figures, f'tenure_client_batch_items_count{{method="{method}"}}') for method in WRITES}
     items = {method: _figure(figures, f'tenure_client_batch_items_sum{{method="{method}"}}') for method in WRITES}
     if batching:
-        assert items == {"AppendCheckpoint": 60, "CompleteTask": 54, "FailTask": 6}
+        assert items.pop("CompleteTask") + items.pop("CompleteAndLeaseTasks") >= 54  # some again, when the worker is ended
+        assert items == {"AppendCheckpoint": 60, "FailTask": 6}
         assert sum(calls.values()) < 60, calls
     else:
         assert not any(items.values())
 
 
-WRITES = ("AppendCheckpoint", "CompleteTask", "FailTask")
+WRITES = ("AppendCheckpoint", "CompleteTask", "CompleteAndLeaseTasks", "FailTask")
 
 
 def _figure(figures: str, line: str) -> float:

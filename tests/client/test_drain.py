@@ -151,6 +151,7 @@ async def test_the_admin_port_tells_whether_work_can_be_taken(fake: FakeStore) -
     async with worker:
         await fake.ended(task)
         assert await get(worker, "/readyz") == (200, "ready\n")
+        await fake.until(lambda: worker.registry.get_sample_value("tenure_worker_tasks_total", {"outcome": "completed"}))
         status, text = await get(worker, "/metrics")
         assert status == 200
         assert 'tenure_worker_tasks_total{outcome="completed"} 1.0' in text

@@ -170,8 +170,8 @@ async def test_the_fields_of_reads(store: Stubs) -> None:
             (
                 "page_token",
                 "page_token",
-                ("x", "zz.1", "1.2", "." + uuid4().hex, "f" * 99 + "." + uuid4().hex),
-                ("1." + uuid4().hex,),
+                ("x", "zz.1", "1.2", f".{uuid4()}", f"{'f' * 99}.{uuid4()}"),
+                (f"1.{uuid4()}",),
             ),
             ("created_from.seconds", "created_from", (-(2**62), 2**62, 253_402_300_800), (-62_135_596_800, 0, 253_402_300_799)),
             ("created_before.nanos", "created_before", (-1, 10**9), (0, 999_999_999)),
