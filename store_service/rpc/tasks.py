@@ -48,10 +48,14 @@ class TaskService(tasks_pb2_grpc.TaskServiceServicer):
 
     async def GetTasks(self, request: tasks_pb2.GetTasksRequest, context: Context) -> tasks_pb2.GetTasksResponse:
         outcomes = await run_each(request.items, reading.read_task_read, self._tasks.get_tasks)
-        item = tasks_pb2.GetTasksResponse.Item
-        return tasks_pb2.GetTasksResponse(
-            items=[item(refused=to_status(o)) if isinstance(o, Refusal) else item(task=writing.to_task(o)) for o in outcomes]
-        )
+        answer = tasks_pb2.GetTasksResponse()
+        for outcome in outcomes:
+            item = answer.items.add()
+            if isinstance(outcome, Refusal):
+                item.refused.CopyFrom(to_status(outcome))
+            else:
+                writing.write_task(outcome, item.task)
+        return answer
 
     async def FindTask(self, request: tasks_pb2.FindTaskRequest, context: Context) -> tasks_pb2.FindTaskResponse:
         task = await self._tasks.find_task(

@@ -75,8 +75,20 @@ def _make_contract(value: TaskContract) -> types_pb2.TaskContract:
 
 def to_task(value: Task) -> types_pb2.Task:
     """A task. Its handle ends one ttl after its end."""
+    message = _without_outcome(value)
+    _write_outcome(value, message)
+    return message
+
+
+def write_task(value: Task, message: types_pb2.Task) -> None:
+    """The same, written where it shall stand, so that what may be large is not copied."""
+    message.CopyFrom(_without_outcome(value))
+    _write_outcome(value, message)
+
+
+def _without_outcome(value: Task) -> types_pb2.Task:
     handle_expires_at = value.ended_at and value.ended_at + timedelta(milliseconds=value.contract.ttl_ms)
-    message = types_pb2.Task(
+    return types_pb2.Task(
         tenant_id=value.tenant_id,
         task_id=value.task_id,
         state=to_state(value.state),
@@ -102,9 +114,13 @@ def to_task(value: Task) -> types_pb2.Task:
         handle_expires_at=to_time(handle_expires_at),
         input=to_payload(value.input),
     )
+
+
+def _write_outcome(value: Task, message: types_pb2.Task) -> None:
     match value.outcome:
-        case Payload():
-            message.result.CopyFrom(types_pb2.Payload(media_type=value.outcome.media_type, data=value.outcome.data))
+        case Payload(media_type, data):
+            message.result.media_type = media_type
+            message.result.data = data
         case TaskError(code, text, data, reason):
             message.error.CopyFrom(
                 types_pb2.TaskError(
@@ -114,7 +130,6 @@ def to_task(value: Task) -> types_pb2.Task:
                     reason=types_pb2.FailureReason.Value(f"FAILURE_REASON_{reason}"),
                 )
             )
-    return message
 
 
 def _to_wait(value: Wait | None) -> types_pb2.Wait | None:
