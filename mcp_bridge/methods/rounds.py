@@ -68,6 +68,8 @@ class Rounds:
 
         Raises Failure -32602 for an answer that is none.
         """
+        if not route.preflight:
+            return state
         answers = {key: bytes(answer) for key, answer in state.answers.items()}
         left = {question.key: question for question in route.preflight if question.key not in answers}
         answers |= check_answers(left, wanted.responses)

@@ -117,7 +117,10 @@ def read_responses(params: dict[str, Any], body: bytes) -> dict[str, bytes]:
     """The values of `inputResponses` as the bytes that were sent; none if it is not there. Raises Failure -32602."""
     if not isinstance(params.get("inputResponses", {}), dict):
         raise invalid_params("inputResponses must be an object")
-    responses = _RESPONSES_DECODER.decode(body).params.responses
+    return _as_bytes(_RESPONSES_DECODER.decode(body).params.responses)
+
+
+def _as_bytes(responses: dict[str, msgspec.Raw]) -> dict[str, bytes]:
     return {key: bytes(value) for key, value in responses.items()}
 
 
@@ -125,7 +128,7 @@ class _CallMeta(msgspec.Struct):
     capabilities: msgspec.Raw = msgspec.field(name=CLIENT_CAPABILITIES)
 
 
-class _CallParams(msgspec.Struct):
+class _CallParams(_ResponsesParams, kw_only=True):
     meta: _CallMeta = msgspec.field(name="_meta")
     arguments: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"{}"))
 
@@ -154,7 +157,8 @@ class ToolCall:
 def read_tool_call(params: dict[str, Any], body: bytes) -> ToolCall:
     """Reads the parameters of `tools/call` from a body that was read before. Raises Failure -32602."""
     tool, arguments = _read_tool(params)
-    responses, state = read_responses(params, body), params.get("requestState")
+    if not isinstance(params.get("inputResponses", {}), dict):
+        raise invalid_params("inputResponses must be an object")
     if not isinstance(params.get("requestState", ""), str):
         raise invalid_params("requestState must be a string")
     progress_token(params["_meta"])
@@ -162,7 +166,8 @@ def read_tool_call(params: dict[str, Any], body: bytes) -> ToolCall:
     capabilities = bytes(raw.meta.capabilities)
     if len(capabilities) > CAPABILITIES_BYTES:
         raise invalid_params(f"{CLIENT_CAPABILITIES} is larger than {CAPABILITIES_BYTES} bytes")
-    return ToolCall(tool, arguments, bytes(raw.arguments), capabilities, responses, state)
+    responses = _as_bytes(raw.responses)
+    return ToolCall(tool, arguments, bytes(raw.arguments), capabilities, responses, params.get("requestState"))
 
 
 class _LegacyCallParams(msgspec.Struct):

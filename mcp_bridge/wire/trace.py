@@ -35,8 +35,14 @@ class TraceContext:
     baggage: str = ""
 
 
+_NONE: Final = TraceContext()
+
+
 def read_trace(meta: Mapping[str, Any], headers: Headers | None) -> TraceContext:
     """The trace context in `_meta`, or, for a client or a gateway that sends it there, in the HTTP headers."""
+    in_headers = headers is not None and (headers.all("traceparent") or headers.all("baggage"))
+    if not in_headers and "traceparent" not in meta and "baggage" not in meta:  # as most calls are
+        return _NONE
     sources: list[Callable[[str], list[Any]]] = [lambda name: [meta[name]] if name in meta else []]
     if headers is not None:
         sources.append(headers.all)
