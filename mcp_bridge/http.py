@@ -122,8 +122,8 @@ class Endpoint:
             failure.headers["WWW-Authenticate"] = self._resource.challenge(exchange.place, failure.challenge)
         return _refuse(exchange, failure)
 
-    async def _result(self, request: web.BaseRequest, exchange: _Exchange) -> bytes | None:
-        """The whole answer to a request; None for a notification. Raises Failure."""
+    async def _result(self, request: web.BaseRequest, exchange: _Exchange) -> tuple[bytes, ...] | None:
+        """The whole answer to a request, in pieces; None for a notification. Raises Failure."""
         headers = Headers.read(request.headers, request.raw_headers)
         place = exchange.place = _read_place(request, headers)
         source = self._check_source(request, headers)
@@ -200,7 +200,7 @@ def _read_place(request: web.BaseRequest, headers: Headers) -> Place:
     return place
 
 
-async def _succeed(exchange: _Exchange, result: bytes | None) -> web.StreamResponse:
+async def _succeed(exchange: _Exchange, result: tuple[bytes, ...] | None) -> web.StreamResponse:
     """A result as an answer; None is that of a notification."""
     exchange.outcome = "OK"
     if result is None:
@@ -208,11 +208,11 @@ async def _succeed(exchange: _Exchange, result: bytes | None) -> web.StreamRespo
         return web.Response(status=exchange.status, headers=HEADERS)
     exchange.status = HTTPStatus.OK
     if exchange.stream is not None and exchange.stream.is_begun:
-        return await exchange.stream.end(result)
+        return await exchange.stream.end(*result)
     if exchange.form is Form.EVENT_STREAM:
-        return web.Response(body=event(result), headers={**_STREAM_HEADERS, **exchange.reply_headers})
+        return web.Response(body=event(*result), headers={**_STREAM_HEADERS, **exchange.reply_headers})
     head = head_of({**JSON_HEADERS, **exchange.reply_headers}) if exchange.reply_headers else _JSON_HEAD
-    return Whole(head, result)
+    return Whole(head, *result)
 
 
 def _refuse(exchange: _Exchange, failure: Failure) -> web.Response:

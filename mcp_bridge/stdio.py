@@ -127,11 +127,11 @@ class Stdio:
                 entry.outcome = "OK"
             except Exception as error:  # noqa: BLE001 (the last resort: a caller is always answered)
                 failure = failure_for(error)
-                answer = failure.body(message.id)
+                answer = (failure.body(message.id),)
                 entry.outcome = str(failure.code)
             finally:
                 self._free(message.id, asyncio.current_task())
-            await self._write(answer)
+            await self._write(*answer)
             if message.method == LISTEN and entry.outcome == "OK":
                 await self._write(notification(CANCELLED, {"requestId": message.id}))
         finally:

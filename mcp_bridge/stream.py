@@ -42,9 +42,9 @@ class EventStream:
         """Sends what no client sees, and begins with it."""
         await self._write([KEEP_ALIVE])
 
-    async def end(self, data: bytes) -> web.StreamResponse:
-        """Sends the answer itself, and ends."""
-        await self.send(data)
+    async def end(self, *data: bytes) -> web.StreamResponse:
+        """Sends the answer itself, in pieces, and ends."""
+        await self.send(*data)
         await self._response.write_eof()
         return self._response
 

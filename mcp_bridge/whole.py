@@ -9,11 +9,11 @@ from aiohttp.abc import AbstractStreamWriter
 
 
 class Whole(web.StreamResponse):
-    """A 200 with this body. `head` is its header fields as they are sent, but for length, date and connection."""
+    """A 200 with this body, in pieces. `head` is its header fields as they are sent, but for length, date and connection."""
 
-    def __init__(self, head: bytes, body: bytes) -> None:  # the base class would make ready what is not used
+    def __init__(self, head: bytes, *body: bytes) -> None:  # the base class would make ready what is not used
         self._head = head
-        self._whole = body
+        self._pieces = body
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
         """Sends it. Raises ConnectionResetError when the client has left."""
@@ -28,12 +28,14 @@ class Whole(web.StreamResponse):
             connection = b"Connection: close\r\n"
         elif request.version < HttpVersion11:
             connection = b"Connection: keep-alive\r\n"
+        size = sum(map(len, self._pieces))
         head = b"HTTP/1.1 200 OK\r\n%s%sContent-Length: %d\r\n%s\r\n" % (
-            self._head, connection, len(self._whole), _date(int(time.time()))
+            self._head, connection, size, _date(int(time.time()))
         )  # fmt: skip
-        transport.write(head + self._whole if len(self._whole) < _COPIED_BYTES else head)
-        if len(self._whole) >= _COPIED_BYTES:
-            transport.write(self._whole)
+        if size < _COPIED_BYTES:
+            transport.write(b"".join((head, *self._pieces)))
+        else:
+            transport.writelines((head, *self._pieces))
         if protocol.writing_paused:
             await request.writer.drain()
         self._eof_sent = True

@@ -54,9 +54,9 @@ def read_message(body: bytes) -> Request | Notification:
     return Request(request_id, message["method"], message.get("params", {}), body)
 
 
-def result_answer(request_id: int | str, result: bytes) -> bytes:
-    """The answer that carries `result`, a JSON object, as it is."""
-    return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (msgspec.json.encode(request_id), result)
+def result_answer(request_id: int | str, result: bytes) -> tuple[bytes, ...]:
+    """The answer that carries `result`, a JSON object, as it is: in pieces, so that a large one is not copied."""
+    return b'{"jsonrpc":"2.0","id":%b,"result":' % msgspec.json.encode(request_id), result, b"}"
 
 
 def notification(method: str, params: dict[str, Any]) -> bytes:

@@ -9,9 +9,9 @@ KEEP_ALIVE: Final = b": keep-alive\n\n"
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 
 
-def event(data: bytes) -> bytes:
+def event(*data: bytes) -> bytes:
     """One event of the default type. Line ends in `data`, which JSON has between its tokens only, become line feeds."""
-    return b"".join(event_pieces((data,)))
+    return b"".join(event_pieces(data))
 
 
 def event_pieces(data: Iterable[bytes]) -> list[bytes]:

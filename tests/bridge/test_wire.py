@@ -46,7 +46,7 @@ def test_an_id_that_is_none_is_refused_and_not_echoed(value: Any) -> None:
 def test_ids_come_back_as_they_were_sent(value: Any) -> None:
     message = read_message(envelope(id=value))
     assert isinstance(message, Request)
-    echoed = json.loads(result_answer(message.id, b"{}"))["id"]
+    echoed = json.loads(b"".join(result_answer(message.id, b"{}")))["id"]
     assert echoed == value
     assert type(echoed) is type(value)
 
