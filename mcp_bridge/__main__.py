@@ -1,4 +1,4 @@
-"""`tenure-bridge`, or `python -m mcp_bridge`: serve | stdio | check-config | dev-token."""
+"""`tenure-bridge`, or `python -m mcp_bridge`: serve | stdio | doctor | check-config | dev-token."""
 
 import argparse
 import asyncio
@@ -14,8 +14,10 @@ from mcp_bridge.access.routes_file import load_routes
 from mcp_bridge.app import Bridge, StdioBridge
 from mcp_bridge.config import Config, ConfigError, check_development, read_config
 from mcp_bridge.development import NotForTrials, Trial, issue_token
+from mcp_bridge.doctor import examine
 from mcp_bridge.lines import Lines, own_pipes
 from store_service.telemetry import configure_logs, settle_garbage
+from store_service.telemetry.findings import tell_findings
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,6 +28,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("serve", help="serve MCP until SIGTERM; TENURE_BRIDGE_ROUTES is required")
     commands.add_parser("stdio", help="serve the host that starts it, over standard input and output")
+    doctor = commands.add_parser(
+        "doctor", help="say what is wrong with the settings, the store and the issuers, and what to do"
+    )
+    doctor.add_argument("--output", choices=("text", "json"), help="default: text on a terminal, json elsewhere")
     check = commands.add_parser("check-config", help="check a route file and tell everything that is wrong with it")
     check.add_argument("file", help="the route file")
     check.add_argument("--issuers", metavar="FILE", help="check an issuer file too, as a bridge on loopback would")
@@ -39,6 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _issue(options)
         config = read_config(os.environ)
         configure_logs(level=config.log_level, format="json" if config.log_format == "json" else "console")
+        if options.command == "doctor":
+            return _run(_examine(config, options.output or ("text" if sys.stdout.isatty() else "json")))
         return _run(_serve_host(config) if options.command == "stdio" else _serve(config))
     except ConfigFileError as error:
         print(error, file=sys.stderr)
@@ -98,6 +106,10 @@ async def _serve(config: Config) -> int:
     await stop.wait()
     await bridge.stop()
     return 0
+
+
+async def _examine(config: Config, output: str) -> int:
+    return tell_findings([finding async for finding in examine(config)], as_json=output == "json")
 
 
 async def _serve_host(config: Config) -> int:

@@ -23,6 +23,7 @@ from store_service.config import Config
 from store_service.db.batch import BatchMetrics
 from store_service.db.budgets import BudgetRows
 from store_service.db.chores import ChoreRows
+from store_service.db.explanations import ExplanationRows
 from store_service.db.leases import LeaseRows
 from store_service.db.migrate import check_schema
 from store_service.db.pool import Database, open_database
@@ -36,6 +37,7 @@ from store_service.model.limits import MESSAGE_BYTES
 from store_service.operations.budget_figures import BudgetFigures
 from store_service.operations.budgets import Budgets
 from store_service.operations.chores import Chores
+from store_service.operations.explanations import Explanations, Registrations
 from store_service.operations.leases import Leases
 from store_service.operations.redrives import Redrives
 from store_service.operations.retention import Retention
@@ -161,16 +163,19 @@ class Store:
         wakeups = Wakeups(config.dsn, registry=registry)
         rows = TaskRows(database)
         budget_rows = BudgetRows(database)
+        explanation_rows = ExplanationRows(database)
+        registrations = Registrations(explanation_rows)
         chores = Chores(
             ChoreRows(database),
             wakeups,
             BudgetFigures(budget_rows, registry=registry),
+            registrations,
             cancel_grace_ms=grace_ms,
             max_crashes=config.max_crashes,
             registry=registry,
         )
         tasks = Tasks(rows, wakeups, batches, cancel_grace_ms=grace_ms)
-        leases = Leases(LeaseRows(database), rows, chores, wakeups, batches)
+        leases = Leases(LeaseRows(database), rows, chores, wakeups, batches, registrations=registrations)
         watches = Watches(rows, wakeups, registry)
 
         check_rules()
@@ -182,10 +187,12 @@ class Store:
         health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
         waits = Waits(WaitRows(database), tasks, wakeups, batches)
         budgets = Budgets(budget_rows)
-        tasks_pb2_grpc.add_TaskServiceServicer_to_server(TaskService(tasks, waits, watches), server)
+        explanations = Explanations(explanation_rows, registrations)
+        tasks_pb2_grpc.add_TaskServiceServicer_to_server(TaskService(tasks, waits, watches, explanations), server)
         leases_pb2_grpc.add_LeaseServiceServicer_to_server(LeaseService(leases, waits, budgets), server)
         tenants_pb2_grpc.add_TenantServiceServicer_to_server(
-            TenantService(Tenants(TenantRows(database), wakeups), Redrives(RedriveRows(database), wakeups)), server
+            TenantService(Tenants(TenantRows(database), wakeups), Redrives(RedriveRows(database), wakeups), registrations),
+            server,
         )
         budgets_pb2_grpc.add_BudgetServiceServicer_to_server(BudgetService(budgets), server)
         retention_pb2_grpc.add_RetentionServiceServicer_to_server(

@@ -11,9 +11,9 @@ from google.protobuf.descriptor import FileDescriptor, MethodDescriptor
 READS: Final = frozenset(
     {
         *("GetTask", "GetTasks", "FindTask", "ListTasks", "WatchTasks", "ListTaskHistory", "ListCheckpoints", "GetCheckpoint"),
-        *("GetSignal", "ListSignals"),
+        *("GetSignal", "ListSignals", "ExplainTask"),
         *("LoadInput", "LoadEarlyAnswers", "LoadCheckpoints", "WatchLeases"),
-        *("GetTenant", "GetBudget", "ListBudgetFacts", "ListTombstones", "GetTombstone"),
+        *("GetTenant", "ListRegistrations", "GetBudget", "ListBudgetFacts", "ListTombstones", "GetTombstone"),
     }
 )
 """Methods that write nothing: each is a single read, or several of one."""

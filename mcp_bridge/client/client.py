@@ -130,6 +130,10 @@ class TaskClient:
         """The task as it is now. Raises HandleExpired."""
         return await self._endpoint.look(handle, None)
 
+    async def explain_task(self, handle: TaskHandle) -> str:
+        """Why the task is where it is, as a sentence in English, where the server tells it. Raises HandleExpired."""
+        return await self._endpoint.explain(handle)
+
     async def update_task(self, handle: TaskHandle, responses: Mapping[str, Mapping[str, Any]]) -> None:
         """Answers questions of a task, by key. Keys that are not open are ignored. Raises HandleExpired."""
         await self._endpoint.update(handle, responses, None)

@@ -1,4 +1,4 @@
-"""`tenure`: tools | call | task get, watch, answer, cancel. Exit codes are in `EXIT_CODES` and in the README."""
+"""`tenure`: tools | call | task get, why, watch, answer, cancel. Exit codes are in `EXIT_CODES` and in the README."""
 
 import argparse
 import asyncio
@@ -106,6 +106,9 @@ async def _run(options: argparse.Namespace, display: Display) -> int:
                 return await _watch(client, options, display)
             case "task", "get":
                 display.snapshot(await client.get_task(_handle(options)))
+                return DONE
+            case "task", "why":
+                display.why(await client.explain_task(_handle(options)))
                 return DONE
             case "task", "answer":
                 await client.update_task(_handle(options), {options.key: _response(options)})
@@ -252,7 +255,12 @@ def _parser() -> argparse.ArgumentParser:
     how.add_argument("--wait", action="store_true", help="wait for the result (the default)")
     task = commands.add_parser("task", help="look at a task, watch, answer or cancel it")
     actions = task.add_subparsers(dest="action", required=True)
-    for name, text in (("get", "the task now"), ("watch", "every change until it ends"), ("cancel", "ask for its end")):
+    for name, text in (
+        ("get", "the task now"),
+        ("why", "why it is where it is"),
+        ("watch", "every change until it ends"),
+        ("cancel", "ask for its end"),
+    ):
         actions.add_parser(name, **usual, help=text).add_argument("id", metavar="ID")
     reply = actions.add_parser("answer", **usual, help="answer a question of the task")
     reply.add_argument("id", metavar="ID")

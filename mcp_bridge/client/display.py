@@ -57,6 +57,13 @@ class Display:
         if snapshot.result is not None:
             self._line(snapshot.result.text or _pretty(snapshot.result))
 
+    def why(self, text: str) -> None:
+        """Why a task is where it is: the sentence, or a line of JSON."""
+        if self._as_json:
+            self._json({"why": text})
+        else:
+            self._line(text)
+
     def tools(self, tools: list[Tool]) -> None:
         """Tools: one line each, or one array of JSON."""
         if self._as_json:

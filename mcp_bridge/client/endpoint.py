@@ -9,11 +9,12 @@ from typing import Any, TypeVar
 import msgspec
 
 from mcp_bridge.client.errors import DeadlineExceeded, HandleExpired, ProtocolFailure, TransportError
-from mcp_bridge.client.messages import TaskHandle, TaskSnapshot, Tool, ToolPage, ToolResult
+from mcp_bridge.client.messages import ResultMeta, TaskHandle, TaskSnapshot, Tool, ToolPage, ToolResult
 from mcp_bridge.client.policy import Policy
 from mcp_bridge.client.tools import ListedTool, Tools
 from mcp_bridge.client.transport import OutOfTime, Request, Transport
 from mcp_bridge.wire.failures import INVALID_PARAMS
+from mcp_bridge.wire.mcp import WHY
 
 T = TypeVar("T")
 
@@ -34,6 +35,13 @@ class Endpoint:
     async def look(self, handle: TaskHandle, until: float | None) -> TaskSnapshot:
         """The task now. Raises HandleExpired."""
         return read(await self.about(handle, "tasks/get", {}, until), TaskSnapshot)
+
+    async def explain(self, handle: TaskHandle) -> str:
+        """Why the task is where it is. Raises HandleExpired."""
+        result = read(await self.about(handle, "tasks/get", {"_meta": {WHY: True}}, None), ResultMeta)
+        if not isinstance(text := result.meta.get(WHY), str):
+            raise TransportError("the server does not tell why a task is where it is")
+        return text
 
     async def update(self, handle: TaskHandle, responses: Mapping[str, Mapping[str, Any]], until: float | None) -> None:
         """Answers questions. Raises HandleExpired; ProtocolFailure where an answer is refused."""

@@ -68,6 +68,12 @@ class TaskSnapshot(Struct, frozen=True, rename="camel"):
         return None if self.ttl_ms is None else self.created_at + timedelta(milliseconds=self.ttl_ms)
 
 
+class ResultMeta(Struct, frozen=True):
+    """What a result says beside itself."""
+
+    meta: dict[str, Any] = msgspec.field(name="_meta", default_factory=dict)
+
+
 class TaskHandle(Struct, frozen=True):
     """All that is needed to come back to a task, in any process: plain data, without secrets. Store it as JSON."""
 

@@ -13,7 +13,7 @@ from mcp_bridge.methods.held import wish_end
 from mcp_bridge.methods.rounds import answer_questions, require_shown
 from mcp_bridge.translate import detailed_task_members, is_expired, is_terminal, open_questions, poll_interval_ms
 from mcp_bridge.wire.failures import invalid_params, task_not_found, too_many
-from mcp_bridge.wire.mcp import read_responses, read_task_id
+from mcp_bridge.wire.mcp import WHY, read_responses, read_task_id, wants_why
 from mcp_bridge.wire.results import Results
 from store_service.client import TaskStore
 
@@ -38,8 +38,9 @@ class TaskMethods:
 
     async def get_task(self, call: Call) -> bytes:
         """Answers with the task as it stands. Polls that come far faster than asked are refused with 429; a client that
-        did not declare what the task asks, with -32021."""
+        did not declare what the task asks, with -32021. Whoever asks is told why the task is where it is."""
         task_id = read_task_id(call.params)
+        is_why_wanted = wants_why(call.meta)
         call.meta.require_tasks()
         if (seconds := self._polls.take(call.caller, task_id)) is not None:
             raise too_many("Polled too often; keep to pollIntervalMs", seconds)
@@ -49,7 +50,11 @@ class TaskMethods:
         self._polls.advertise(call.caller, task_id, poll_ms)
         questions = routes.asked(call.caller, task, open_questions(task))
         require_shown(call, questions)
-        return self._results.write(*detailed_task_members(task, questions, poll_ms))
+        members = detailed_task_members(task, questions, poll_ms)
+        if is_why_wanted:
+            request = tasks_pb2.ExplainTaskRequest(tenant_id=task.tenant_id, task_id=task.task_id)
+            return self._results.write_with({WHY: (await self._store.explain_task(request)).text}, *members)
+        return self._results.write(*members)
 
     async def update_task(self, call: Call) -> bytes:
         """Hands the task the answers to its open questions; those to any other are acknowledged and change nothing.

@@ -22,6 +22,9 @@ IDEMPOTENCY_KEY: Final = "dev.tenure/idempotencyKey"
 PREFLIGHT: Final = "dev.tenure/preflight"
 """The member of a task's input that has the answers to its route's preflight questions; the README documents it."""
 
+WHY: Final = "dev.tenure/why"
+"""Our own `_meta` key of `tasks/get` and its result; the README documents it."""
+
 INITIALIZE: Final = "initialize"
 LISTEN: Final = "subscriptions/listen"
 CANCELLED: Final = "notifications/cancelled"
@@ -204,6 +207,14 @@ def progress_token(meta: dict[str, Any]) -> str | int | None:
     if "progressToken" in meta and (isinstance(token, bool) or not isinstance(token, str | int)):
         raise invalid_params("progressToken must be a string or an integer")
     return token
+
+
+def wants_why(meta: Meta) -> bool:
+    """Whether a `tasks/get` asks why the task is where it is. Raises Failure -32602."""
+    wanted = meta.members.get(WHY, False)
+    if not isinstance(wanted, bool):
+        raise invalid_params(f"_meta has {WHY}, which must be true or false")
+    return wanted
 
 
 def read_task_id(params: dict[str, Any]) -> str:

@@ -41,6 +41,11 @@ class Results:
         head = b'{"resultType":"%b",%b' % (result_type.encode(), self._meta)
         return b"".join((head, b",", *members, b"}")) if any(members) else head + b"}"
 
+    def write_with(self, meta: dict[str, Any], *members: Piece) -> bytes:
+        """`write`, with more in `_meta`."""
+        more = msgspec.json.encode({SERVER_INFO: self.server_info, **meta})
+        return b"".join((b'{"resultType":"complete","_meta":', more, b",", *members, b"}"))
+
     def write_tool_result(self, tool_result: bytes) -> bytes:
         """A `CallToolResult` as the result of its call: byte for byte, with what every result carries before it.
 

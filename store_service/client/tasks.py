@@ -145,6 +145,12 @@ class TaskStore:
         """Creates a task that starts with the first checkpoints of another."""
         return await self._call(self._stub.ForkTask, request, timeout_seconds)
 
+    async def explain_task(
+        self, request: tasks_pb2.ExplainTaskRequest, *, timeout_seconds: float = 10
+    ) -> tasks_pb2.ExplainTaskResponse:
+        """Reads why a task is where it is."""
+        return await self._call(self._stub.ExplainTask, request, timeout_seconds)
+
     async def attach_task(self, request: tasks_pb2.AttachTaskRequest, *, timeout_seconds: float = 10) -> None:
         """Says that somebody still waits for a task."""
         await self._call(self._stub.AttachTask, request, timeout_seconds)

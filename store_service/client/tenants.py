@@ -56,6 +56,12 @@ class TenantStore:
         """Takes one pause away. Returns the tenant as it stands then."""
         return (await call(self._stub.ResumeWork, request, timeout_seconds=timeout_seconds)).tenant
 
+    async def list_registrations(
+        self, request: tenants_pb2.ListRegistrationsRequest, *, timeout_seconds: float = 10
+    ) -> tenants_pb2.ListRegistrationsResponse:
+        """Lists what workers asked for on behalf of a tenant during the last day."""
+        return await call(self._stub.ListRegistrations, request, timeout_seconds=timeout_seconds)
+
     async def redrive_tasks(
         self, request: tenants_pb2.RedriveTasksRequest, *, timeout_seconds: float = 30
     ) -> tenants_pb2.RedriveTasksResponse:

@@ -63,7 +63,7 @@ BEGIN
   GRANT CREATE ON SCHEMA tenure TO tenure_scheduler, tenure_governance;
   FOR f, owner IN
     SELECT p.oid, o.owner FROM pg_proc p JOIN (VALUES
-      ('claim_tasks', 'tenure_scheduler'), ('queue_figures', 'tenure_scheduler'), ('promote_due', 'tenure_scheduler'), ('meter_budget_facts', 'tenure_scheduler'),
+      ('claim_tasks', 'tenure_scheduler'), ('queue_figures', 'tenure_scheduler'), ('promote_due', 'tenure_scheduler'), ('meter_budget_facts', 'tenure_scheduler'), ('forget_registrations', 'tenure_scheduler'),
       ('remove_tasks', 'tenure_governance'), ('redrive_tasks', 'tenure_governance'), ('compact_budget_facts', 'tenure_governance')
     ) o(name, owner) ON o.name = p.proname WHERE p.pronamespace = 'tenure'::regnamespace LOOP
     EXECUTE format('ALTER FUNCTION %s SECURITY DEFINER', f);

@@ -32,6 +32,14 @@ class WorkflowVersion(Struct, frozen=True, gc=False):
         return f"{self.workflow}/{self.version}"
 
 
+class Registration(Struct, frozen=True):
+    """A definition that some worker asked for, and when it last did."""
+
+    workflow: str
+    version: int
+    asked_at: datetime
+
+
 class Claim(Struct, frozen=True, kw_only=True, gc=False):
     """What a worker asks for."""
 

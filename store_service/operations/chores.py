@@ -12,6 +12,7 @@ from store_service.db.chores import ChoreRows
 from store_service.db.wakeups import Wakeups
 from store_service.model.refusals import Refusal
 from store_service.operations.budget_figures import METER_SECONDS, BudgetFigures
+from store_service.operations.explanations import RECORD_SECONDS, Registrations
 
 PROMOTE_BATCH: Final = 500
 PROMOTE_SECONDS: Final = 1.0
@@ -34,6 +35,7 @@ class Chores:
         rows: ChoreRows,
         wakeups: Wakeups,
         figures: BudgetFigures,
+        registrations: Registrations,
         *,
         cancel_grace_ms: int,
         max_crashes: int,
@@ -41,6 +43,7 @@ class Chores:
     ) -> None:
         self._rows = rows
         self._figures = figures
+        self._registrations = registrations
         self._wakeups = wakeups
         self._cancel_grace_ms = cancel_grace_ms
         self._max_crashes = max_crashes
@@ -84,6 +87,7 @@ class Chores:
             asyncio.create_task(_repeat(LOOK_SECONDS, self.look_at_queue), name="look"),
             asyncio.create_task(_repeat(TIMELINE_SECONDS, self.look_at_timeline), name="timeline"),
             asyncio.create_task(_repeat(METER_SECONDS, self._figures.record_facts), name="meter"),
+            asyncio.create_task(_repeat(RECORD_SECONDS, self._registrations.record), name="record"),
         ]
 
     async def stop(self) -> None:
@@ -118,6 +122,7 @@ class Chores:
 
     async def _tidy(self) -> None:
         await self._rows.forget_claims(CLAIM_MEMORY_MS, TIDY_BATCH)
+        await self._registrations.forget()
 
 
 async def _repeat(pause_seconds: float, work: Callable[[], Awaitable[None]]) -> None:

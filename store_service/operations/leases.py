@@ -25,6 +25,7 @@ from store_service.model.refusals import Reason, Refusal
 from store_service.model.tasks import Checkpoint
 from store_service.model.waits import Answer, Wake
 from store_service.operations.chores import Chores
+from store_service.operations.explanations import Registrations
 
 CLAIM_POLL_SECONDS: Final = 5.0
 """How long a waiting claim relies on hints before it looks by itself."""
@@ -35,10 +36,20 @@ NUDGE_PAUSE_SECONDS: Final = 60.0
 class Leases:
     """Claims and all that is done under a lease."""
 
-    def __init__(self, rows: LeaseRows, tasks: TaskRows, chores: Chores, wakeups: Wakeups, metrics: BatchMetrics) -> None:
+    def __init__(
+        self,
+        rows: LeaseRows,
+        tasks: TaskRows,
+        chores: Chores,
+        wakeups: Wakeups,
+        metrics: BatchMetrics,
+        *,
+        registrations: Registrations,
+    ) -> None:
         self._rows = rows
         self._tasks = tasks
         self._chores = chores
+        self._registrations = registrations
         self._wakeups = wakeups
         self._draining = asyncio.Event()
         self._heartbeat = Batcher[Heartbeat, Extended](
@@ -74,6 +85,7 @@ class Leases:
             with self._wakeups.waiting(topics, choosy=bool(claim.tenant_ids)) as waiter:
                 while True:
                     looked = False
+                    self._registrations.hear(claim)
                     found = await self._claim(claim)
                     looked = True
                     left = until - loop.time()

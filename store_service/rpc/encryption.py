@@ -24,7 +24,7 @@ def server_credentials(certificate: Path, key: Path, client_ca: Path | None) -> 
     Raises OSError or ValueError for files that cannot be used.
     """
     paths = [certificate, key, *([client_ca] if client_ca is not None else [])]
-    files = WatchedFile(*paths, read=_read)
+    files = WatchedFile(*paths, read=read_tls_files)
     told = files.version
 
     def fetch() -> grpc.ServerCertificateConfiguration | None:
@@ -46,7 +46,8 @@ def _configuration(files: TlsFiles) -> grpc.ServerCertificateConfiguration:
     return grpc.ssl_server_certificate_configuration([(files.key, files.certificate)], root_certificates=files.client_ca)
 
 
-def _read(certificate: Path, key: Path, client_ca: Path | None = None) -> TlsFiles:
+def read_tls_files(certificate: Path, key: Path, client_ca: Path | None = None) -> TlsFiles:
+    """Raises OSError or ValueError for files that cannot be used."""
     files = TlsFiles(certificate.read_bytes(), key.read_bytes(), client_ca.read_bytes() if client_ca is not None else None)
     shown = x509.load_pem_x509_certificate(files.certificate).public_key()
     if load_pem_private_key(files.key, password=None).public_key() != shown:  # half of a rotation

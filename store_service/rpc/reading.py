@@ -60,7 +60,8 @@ def read_ref(
     | tasks_pb2.AttachTaskRequest
     | tasks_pb2.AnswerInputsRequest
     | tasks_pb2.PublishSignalRequest
-    | tasks_pb2.WatchedTask,
+    | tasks_pb2.WatchedTask
+    | tasks_pb2.ExplainTaskRequest,
 ) -> TaskRef:
     """Which task a caller means."""
     owner = read_owner(message.owner) if message.HasField("owner") else None

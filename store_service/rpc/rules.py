@@ -21,6 +21,7 @@ RULES: Final[Mapping[str, Mapping[str, frozenset[Role]]]] = {
         "CreateTasks": _BRIDGE,
         "GetTask": _CALLERS,
         "GetTasks": _CALLERS,
+        "ExplainTask": _READERS,
         "ListTasks": _READERS,
         "CancelTask": _CALLERS,
         "AttachTask": _BRIDGE,
@@ -63,6 +64,7 @@ RULES: Final[Mapping[str, Mapping[str, frozenset[Role]]]] = {
         "PauseWork": _OPERATOR,
         "ResumeWork": _OPERATOR,
         "RedriveTasks": _OPERATOR,
+        "ListRegistrations": _READERS,
     },
     "BudgetService": {
         "SetBudgetPolicy": _OPERATOR,

@@ -12,6 +12,7 @@ from store_service.model.limits import check_name, check_page, check_range, chec
 from store_service.model.refusals import Refusal
 from store_service.model.tasks import Created, TaskFilter, TaskRef
 from store_service.model.waits import SignalFilter, SignalState
+from store_service.operations.explanations import Explanations
 from store_service.operations.tasks import Tasks
 from store_service.operations.waits import Waits
 from store_service.operations.watches import News, Watch, Watches
@@ -27,10 +28,11 @@ _INT31 = range(2**31)
 class TaskService(tasks_pb2_grpc.TaskServiceServicer):
     """See `tasks.proto`."""
 
-    def __init__(self, tasks: Tasks, waits: Waits, watches: Watches) -> None:
+    def __init__(self, tasks: Tasks, waits: Waits, watches: Watches, explanations: Explanations) -> None:
         self._tasks = tasks
         self._waits = waits
         self._watches = watches
+        self._explanations = explanations
 
     async def CreateTask(self, request: tasks_pb2.CreateTaskRequest, context: Context) -> tasks_pb2.CreateTaskResponse:
         return _created(await self._tasks.create_task(reading.read_new_task(request)))
@@ -65,6 +67,16 @@ class TaskService(tasks_pb2_grpc.TaskServiceServicer):
             reading.read_view(request.view),
         )
         return tasks_pb2.FindTaskResponse(task=writing.to_task(task))
+
+    async def ExplainTask(self, request: tasks_pb2.ExplainTaskRequest, context: Context) -> tasks_pb2.ExplainTaskResponse:
+        explained = await self._explanations.explain_task(reading.read_ref(request))
+        return tasks_pb2.ExplainTaskResponse(
+            cause=tasks_pb2.TaskCause.Value(f"TASK_CAUSE_{explained.cause}"),
+            text=explained.text,
+            since=writing.to_time(explained.since),
+            until=writing.to_time(explained.until),
+            worker_id=explained.worker_id or "",
+        )
 
     async def ListTasks(self, request: tasks_pb2.ListTasksRequest, context: Context) -> tasks_pb2.ListTasksResponse:
         limit = check_page("page_size", request.page_size, most=limits.LIST_PAGE)

@@ -11,6 +11,7 @@ from store_service.model.pauses import WorkScope
 from store_service.model.redrives import Redrive
 from store_service.model.refusals import invalid
 from store_service.model.tasks import FailureReason, TenantPolicy
+from store_service.operations.explanations import Registrations
 from store_service.operations.redrives import Redrives
 from store_service.operations.tenants import Tenants
 from store_service.rpc import reading, writing
@@ -22,8 +23,9 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class TenantService(tenants_pb2_grpc.TenantServiceServicer):
     """See `tenants.proto`."""
 
-    def __init__(self, tenants: Tenants, redrives: Redrives) -> None:
+    def __init__(self, tenants: Tenants, redrives: Redrives, registrations: Registrations) -> None:
         self._tenants = tenants
+        self._registrations = registrations
         self._redrives = redrives
 
     async def SetTenantPolicy(
@@ -50,6 +52,19 @@ class TenantService(tenants_pb2_grpc.TenantServiceServicer):
         tenant_id = check_name("tenant_id", request.tenant_id)
         tenant = await self._tenants.resume_work(tenant_id, _read_scope(request.scope))
         return tenants_pb2.ResumeWorkResponse(tenant=writing.to_tenant(tenant))
+
+    async def ListRegistrations(
+        self, request: tenants_pb2.ListRegistrationsRequest, context: Context
+    ) -> tenants_pb2.ListRegistrationsResponse:
+        found = await self._registrations.list_registrations(check_name("tenant_id", request.tenant_id))
+        return tenants_pb2.ListRegistrationsResponse(
+            registrations=[
+                tenants_pb2.ListRegistrationsResponse.Registration(
+                    workflow=one.workflow, workflow_version=one.version, asked_at=writing.to_time(one.asked_at)
+                )
+                for one in found
+            ]
+        )
 
     async def RedriveTasks(
         self, request: tenants_pb2.RedriveTasksRequest, context: Context

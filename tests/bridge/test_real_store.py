@@ -241,3 +241,14 @@ async def only_task(store: Stubs) -> str:
             if found:
                 (task,) = found
                 return task.task_id
+
+
+async def test_a_client_that_asks_is_told_why_its_task_is_where_it_is(user: Client) -> None:
+    task_id = (await user.call("nobody", tasks=True)).result["taskId"]
+    told = (await user.task("get", task_id, meta_members={"dev.tenure/why": True})).result
+    assert told["_meta"]["dev.tenure/why"] == "No worker asks for nobody version 1, nor did one during the last day."
+    assert told["status"] == "working"
+    assert "io.modelcontextprotocol/serverInfo" in told["_meta"]
+    assert "dev.tenure/why" not in (await user.task("get", task_id)).result["_meta"]
+    wrong = await user.task("get", task_id, meta_members={"dev.tenure/why": "yes"})
+    assert wrong.json["error"]["code"] == -32602

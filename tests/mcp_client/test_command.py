@@ -61,6 +61,9 @@ def test_a_task_is_left_looked_at_watched_and_cancelled(pair: Pair) -> None:
     assert code == 0
     task_id = handle["task_id"]
     assert tenure(pair.url, "task", "get", task_id)[1]["status"] == "working"
+    code, told, _ = tenure(pair.url, "task", "why", task_id)
+    assert (code, told.keys()) == (0, {"why"})
+    assert told["why"].startswith(("A worker is at it since ", "It waits for its turn; "))
     code, _, said = tenure(pair.url, "call", "slow_compute", "--arg", "seconds=60", "--deadline", "2")
     assert code == 6
     left = said.split("tenure task watch ")[1].strip("`\n")

@@ -11,6 +11,7 @@ import pytest
 
 import store_service
 from store_service.db.queries import Queries
+from store_service.model.explanations import Situation
 from store_service.model.tasks import TenantPolicy, Tombstone
 from store_service.model.waits import SignalFacts
 
@@ -25,6 +26,7 @@ WHOLE: Final = {
     "get_signal": {field.name for field in fields(SignalFacts)},
     "list_signals": {field.name for field in fields(SignalFacts)},
     "list_signals_of_task": {field.name for field in fields(SignalFacts)},
+    "explain_task": {field.name for field in fields(Situation)},
     "remove_tasks": TOMBSTONE,
     "list_tombstones": TOMBSTONE,
     "get_tombstone": TOMBSTONE,
@@ -46,6 +48,7 @@ NO_ROWS: Final = {
     "pin_functions",
     "add_migration",
     "forget_claims",
+    "record_registrations",
 }
 
 

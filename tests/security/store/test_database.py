@@ -173,6 +173,7 @@ async def no_tenant_sees_another(stubs: Stubs, tasks: dict[str, str]) -> None:
         theirs = tasks[other]
         for call in (
             stubs.tasks.GetTask(tasks_pb2.GetTaskRequest(tenant_id=own, task_id=theirs, view=types_pb2.TASK_VIEW_FULL)),
+            stubs.tasks.ExplainTask(tasks_pb2.ExplainTaskRequest(tenant_id=own, task_id=theirs)),
             stubs.tasks.ListTaskHistory(tasks_pb2.ListTaskHistoryRequest(tenant_id=own, task_id=theirs)),
             stubs.tasks.ListCheckpoints(tasks_pb2.ListCheckpointsRequest(tenant_id=own, task_id=theirs)),
             stubs.tasks.GetCheckpoint(tasks_pb2.GetCheckpointRequest(tenant_id=own, task_id=theirs)),

@@ -98,6 +98,11 @@ async def _(scene: Scene) -> Message:
     return tasks_pb2.FindTaskRequest(tenant_id=TENANT, reference="other")
 
 
+@case("ExplainTask", "TASK_NOT_FOUND")
+async def _(scene: Scene) -> Message:
+    return tasks_pb2.ExplainTaskRequest(tenant_id=TENANT, task_id=NO_ID)
+
+
 @case("CancelTask", "TASK_NOT_FOUND")
 async def _(_: Scene) -> Message:
     return cancel(NO_ID)

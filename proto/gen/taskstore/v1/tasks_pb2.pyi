@@ -194,6 +194,70 @@ SIGNAL_STATE_DEAD_LETTER: SignalState.ValueType  # 3
 """Nothing will ever wait for it."""
 Global___SignalState: _TypeAlias = SignalState  # noqa: Y015
 
+class _TaskCause:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _TaskCauseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TaskCause.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    TASK_CAUSE_UNSPECIFIED: _TaskCause.ValueType  # 0
+    """Never sent."""
+    TASK_CAUSE_TURN: _TaskCause.ValueType  # 1
+    """It can be taken, and waits for its turn."""
+    TASK_CAUSE_NO_WORKER: _TaskCause.ValueType  # 2
+    """It can be taken, but for a minute no worker asked for its workflow and version on behalf of its tenant."""
+    TASK_CAUSE_LEASE_LIMIT: _TaskCause.ValueType  # 3
+    """It could be taken, but its tenant has as many leases as it may have."""
+    TASK_CAUSE_PAUSED: _TaskCause.ValueType  # 4
+    """It could be taken, but an operator holds its work back."""
+    TASK_CAUSE_RESTING: _TaskCause.ValueType  # 5
+    """It rests, after a failure or because a worker gave it back."""
+    TASK_CAUSE_RUNNING: _TaskCause.ValueType  # 6
+    """A worker is at it."""
+    TASK_CAUSE_LEASE_EXPIRED: _TaskCause.ValueType  # 7
+    """Its worker was not heard of in time; the next that asks takes it over."""
+    TASK_CAUSE_CANCELLING: _TaskCause.ValueType  # 8
+    """Its worker was asked to stop."""
+    TASK_CAUSE_TIMER: _TaskCause.ValueType  # 9
+    """It waits for a time."""
+    TASK_CAUSE_SIGNAL: _TaskCause.ValueType  # 10
+    """It waits for a signal."""
+    TASK_CAUSE_INPUT: _TaskCause.ValueType  # 11
+    """It waits for answers."""
+    TASK_CAUSE_ENDED: _TaskCause.ValueType  # 12
+    """It has ended."""
+
+class TaskCause(_TaskCause, metaclass=_TaskCauseEnumTypeWrapper):
+    """Why a task is where it is."""
+
+TASK_CAUSE_UNSPECIFIED: TaskCause.ValueType  # 0
+"""Never sent."""
+TASK_CAUSE_TURN: TaskCause.ValueType  # 1
+"""It can be taken, and waits for its turn."""
+TASK_CAUSE_NO_WORKER: TaskCause.ValueType  # 2
+"""It can be taken, but for a minute no worker asked for its workflow and version on behalf of its tenant."""
+TASK_CAUSE_LEASE_LIMIT: TaskCause.ValueType  # 3
+"""It could be taken, but its tenant has as many leases as it may have."""
+TASK_CAUSE_PAUSED: TaskCause.ValueType  # 4
+"""It could be taken, but an operator holds its work back."""
+TASK_CAUSE_RESTING: TaskCause.ValueType  # 5
+"""It rests, after a failure or because a worker gave it back."""
+TASK_CAUSE_RUNNING: TaskCause.ValueType  # 6
+"""A worker is at it."""
+TASK_CAUSE_LEASE_EXPIRED: TaskCause.ValueType  # 7
+"""Its worker was not heard of in time; the next that asks takes it over."""
+TASK_CAUSE_CANCELLING: TaskCause.ValueType  # 8
+"""Its worker was asked to stop."""
+TASK_CAUSE_TIMER: TaskCause.ValueType  # 9
+"""It waits for a time."""
+TASK_CAUSE_SIGNAL: TaskCause.ValueType  # 10
+"""It waits for a signal."""
+TASK_CAUSE_INPUT: TaskCause.ValueType  # 11
+"""It waits for answers."""
+TASK_CAUSE_ENDED: TaskCause.ValueType  # 12
+"""It has ended."""
+Global___TaskCause: _TypeAlias = TaskCause  # noqa: Y015
+
 @_typing.final
 class CreateTaskRequest(_message.Message):
     """See TaskService.CreateTask."""
@@ -1499,3 +1563,77 @@ class ForkTaskResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ForkTaskResponse: _TypeAlias = ForkTaskResponse  # noqa: Y015
+
+@_typing.final
+class ExplainTaskRequest(_message.Message):
+    """See TaskService.ExplainTask."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_ID_FIELD_NUMBER: _builtins.int
+    TASK_ID_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
+    tenant_id: _builtins.str
+    """The tenant."""
+    task_id: _builtins.str
+    """The task."""
+    @_builtins.property
+    def owner(self) -> _types_pb2.Owner:
+        """When given, only this owner's task is found."""
+
+    def __init__(
+        self,
+        *,
+        tenant_id: _builtins.str = ...,
+        task_id: _builtins.str = ...,
+        owner: _types_pb2.Owner | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["owner", b"owner"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["owner", b"owner", "task_id", b"task_id", "tenant_id", b"tenant_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExplainTaskRequest: _TypeAlias = ExplainTaskRequest  # noqa: Y015
+
+@_typing.final
+class ExplainTaskResponse(_message.Message):
+    """See TaskService.ExplainTask."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CAUSE_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
+    UNTIL_FIELD_NUMBER: _builtins.int
+    WORKER_ID_FIELD_NUMBER: _builtins.int
+    cause: Global___TaskCause.ValueType
+    """Why it is where it is. Where there are several reasons, the one that has to go first."""
+    text: _builtins.str
+    """The same for people, as one sentence in English. It names no worker."""
+    worker_id: _builtins.str
+    """Who holds its lease, where somebody does."""
+    @_builtins.property
+    def since(self) -> _timestamp_pb2.Timestamp:
+        """Since when."""
+
+    @_builtins.property
+    def until(self) -> _timestamp_pb2.Timestamp:
+        """Until when at the latest, where that is known."""
+
+    def __init__(
+        self,
+        *,
+        cause: Global___TaskCause.ValueType = ...,
+        text: _builtins.str = ...,
+        since: _timestamp_pb2.Timestamp | None = ...,
+        until: _timestamp_pb2.Timestamp | None = ...,
+        worker_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["since", b"since", "until", b"until"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "since", b"since", "text", b"text", "until", b"until", "worker_id", b"worker_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExplainTaskResponse: _TypeAlias = ExplainTaskResponse  # noqa: Y015

@@ -63,6 +63,11 @@ class TaskServiceStub:
                 request_serializer=taskstore_dot_v1_dot_tasks__pb2.FindTaskRequest.SerializeToString,
                 response_deserializer=taskstore_dot_v1_dot_tasks__pb2.FindTaskResponse.FromString,
                 _registered_method=True)
+        self.ExplainTask = channel.unary_unary(
+                '/taskstore.v1.TaskService/ExplainTask',
+                request_serializer=taskstore_dot_v1_dot_tasks__pb2.ExplainTaskRequest.SerializeToString,
+                response_deserializer=taskstore_dot_v1_dot_tasks__pb2.ExplainTaskResponse.FromString,
+                _registered_method=True)
         self.ListTasks = channel.unary_unary(
                 '/taskstore.v1.TaskService/ListTasks',
                 request_serializer=taskstore_dot_v1_dot_tasks__pb2.ListTasksRequest.SerializeToString,
@@ -166,6 +171,14 @@ class TaskServiceServicer:
 
     def FindTask(self, request, context):
         """Finds the task that was created last under a reference, as it stands. Refused with TASK_NOT_FOUND.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ExplainTask(self, request, context):
+        """Tells why a task is where it is: one cause, since when, until when, and a sentence for people. Refused with
+        TASK_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -294,6 +307,11 @@ def add_TaskServiceServicer_to_server(servicer, server):
                     servicer.FindTask,
                     request_deserializer=taskstore_dot_v1_dot_tasks__pb2.FindTaskRequest.FromString,
                     response_serializer=taskstore_dot_v1_dot_tasks__pb2.FindTaskResponse.SerializeToString,
+            ),
+            'ExplainTask': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExplainTask,
+                    request_deserializer=taskstore_dot_v1_dot_tasks__pb2.ExplainTaskRequest.FromString,
+                    response_serializer=taskstore_dot_v1_dot_tasks__pb2.ExplainTaskResponse.SerializeToString,
             ),
             'ListTasks': grpc.unary_unary_rpc_method_handler(
                     servicer.ListTasks,
@@ -495,6 +513,33 @@ class TaskService:
             '/taskstore.v1.TaskService/FindTask',
             taskstore_dot_v1_dot_tasks__pb2.FindTaskRequest.SerializeToString,
             taskstore_dot_v1_dot_tasks__pb2.FindTaskResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExplainTask(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/taskstore.v1.TaskService/ExplainTask',
+            taskstore_dot_v1_dot_tasks__pb2.ExplainTaskRequest.SerializeToString,
+            taskstore_dot_v1_dot_tasks__pb2.ExplainTaskResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -54,6 +54,10 @@ class TaskServiceStub:
     """
     FindTask: _grpc.UnaryUnaryMultiCallable[_tasks_pb2.FindTaskRequest, _tasks_pb2.FindTaskResponse]
     """Finds the task that was created last under a reference, as it stands. Refused with TASK_NOT_FOUND."""
+    ExplainTask: _grpc.UnaryUnaryMultiCallable[_tasks_pb2.ExplainTaskRequest, _tasks_pb2.ExplainTaskResponse]
+    """Tells why a task is where it is: one cause, since when, until when, and a sentence for people. Refused with
+    TASK_NOT_FOUND.
+    """
     ListTasks: _grpc.UnaryUnaryMultiCallable[_tasks_pb2.ListTasksRequest, _tasks_pb2.ListTasksResponse]
     """Lists a tenant's tasks, newest first, for operators."""
     CancelTask: _grpc.UnaryUnaryMultiCallable[_tasks_pb2.CancelTaskRequest, _tasks_pb2.CancelTaskResponse]
@@ -123,6 +127,10 @@ class TaskServiceAsyncStub(TaskServiceStub):
     """
     FindTask: _aio.UnaryUnaryMultiCallable[_tasks_pb2.FindTaskRequest, _tasks_pb2.FindTaskResponse]  # type: ignore[assignment]
     """Finds the task that was created last under a reference, as it stands. Refused with TASK_NOT_FOUND."""
+    ExplainTask: _aio.UnaryUnaryMultiCallable[_tasks_pb2.ExplainTaskRequest, _tasks_pb2.ExplainTaskResponse]  # type: ignore[assignment]
+    """Tells why a task is where it is: one cause, since when, until when, and a sentence for people. Refused with
+    TASK_NOT_FOUND.
+    """
     ListTasks: _aio.UnaryUnaryMultiCallable[_tasks_pb2.ListTasksRequest, _tasks_pb2.ListTasksResponse]  # type: ignore[assignment]
     """Lists a tenant's tasks, newest first, for operators."""
     CancelTask: _aio.UnaryUnaryMultiCallable[_tasks_pb2.CancelTaskRequest, _tasks_pb2.CancelTaskResponse]  # type: ignore[assignment]
@@ -219,6 +227,16 @@ class TaskServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_tasks_pb2.FindTaskResponse, _abc.Awaitable[_tasks_pb2.FindTaskResponse]]:
         """Finds the task that was created last under a reference, as it stands. Refused with TASK_NOT_FOUND."""
+
+    @_abc_1.abstractmethod
+    def ExplainTask(
+        self,
+        request: _tasks_pb2.ExplainTaskRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tasks_pb2.ExplainTaskResponse, _abc.Awaitable[_tasks_pb2.ExplainTaskResponse]]:
+        """Tells why a task is where it is: one cause, since when, until when, and a sentence for people. Refused with
+        TASK_NOT_FOUND.
+        """
 
     @_abc_1.abstractmethod
     def ListTasks(

@@ -530,3 +530,79 @@ class RedriveTasksResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RedriveTasksResponse: _TypeAlias = RedriveTasksResponse  # noqa: Y015
+
+@_typing.final
+class ListRegistrationsRequest(_message.Message):
+    """See TenantService.ListRegistrations."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_ID_FIELD_NUMBER: _builtins.int
+    tenant_id: _builtins.str
+    """The tenant."""
+    def __init__(
+        self,
+        *,
+        tenant_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["tenant_id", b"tenant_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListRegistrationsRequest: _TypeAlias = ListRegistrationsRequest  # noqa: Y015
+
+@_typing.final
+class ListRegistrationsResponse(_message.Message):
+    """See TenantService.ListRegistrations."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class Registration(_message.Message):
+        """A workflow version that some worker can run."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        WORKFLOW_FIELD_NUMBER: _builtins.int
+        WORKFLOW_VERSION_FIELD_NUMBER: _builtins.int
+        ASKED_AT_FIELD_NUMBER: _builtins.int
+        workflow: _builtins.str
+        """The definition."""
+        workflow_version: _builtins.int
+        """Its version."""
+        @_builtins.property
+        def asked_at(self) -> _timestamp_pb2.Timestamp:
+            """When a worker last asked for it; it is told within 5 s. A worker that has as much as it can hold does not ask."""
+
+        def __init__(
+            self,
+            *,
+            workflow: _builtins.str = ...,
+            workflow_version: _builtins.int = ...,
+            asked_at: _timestamp_pb2.Timestamp | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["asked_at", b"asked_at"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["asked_at", b"asked_at", "workflow", b"workflow", "workflow_version", b"workflow_version"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    REGISTRATIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def registrations(self) -> _containers.RepeatedCompositeFieldContainer[Global___ListRegistrationsResponse.Registration]:
+        """By workflow and version, at most 1,000."""
+
+    def __init__(
+        self,
+        *,
+        registrations: _abc.Iterable[Global___ListRegistrationsResponse.Registration] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["registrations", b"registrations"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListRegistrationsResponse: _TypeAlias = ListRegistrationsResponse  # noqa: Y015

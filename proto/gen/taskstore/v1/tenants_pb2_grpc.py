@@ -60,6 +60,11 @@ class TenantServiceStub:
                 request_serializer=taskstore_dot_v1_dot_tenants__pb2.RedriveTasksRequest.SerializeToString,
                 response_deserializer=taskstore_dot_v1_dot_tenants__pb2.RedriveTasksResponse.FromString,
                 _registered_method=True)
+        self.ListRegistrations = channel.unary_unary(
+                '/taskstore.v1.TenantService/ListRegistrations',
+                request_serializer=taskstore_dot_v1_dot_tenants__pb2.ListRegistrationsRequest.SerializeToString,
+                response_deserializer=taskstore_dot_v1_dot_tenants__pb2.ListRegistrationsResponse.FromString,
+                _registered_method=True)
 
 
 class TenantServiceServicer:
@@ -113,6 +118,13 @@ class TenantServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListRegistrations(self, request, context):
+        """Lists the workflow versions that workers asked for on behalf of a tenant during the last day, by name.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_TenantServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -140,6 +152,11 @@ def add_TenantServiceServicer_to_server(servicer, server):
                     servicer.RedriveTasks,
                     request_deserializer=taskstore_dot_v1_dot_tenants__pb2.RedriveTasksRequest.FromString,
                     response_serializer=taskstore_dot_v1_dot_tenants__pb2.RedriveTasksResponse.SerializeToString,
+            ),
+            'ListRegistrations': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListRegistrations,
+                    request_deserializer=taskstore_dot_v1_dot_tenants__pb2.ListRegistrationsRequest.FromString,
+                    response_serializer=taskstore_dot_v1_dot_tenants__pb2.ListRegistrationsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -278,6 +295,33 @@ class TenantService:
             '/taskstore.v1.TenantService/RedriveTasks',
             taskstore_dot_v1_dot_tenants__pb2.RedriveTasksRequest.SerializeToString,
             taskstore_dot_v1_dot_tenants__pb2.RedriveTasksResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListRegistrations(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/taskstore.v1.TenantService/ListRegistrations',
+            taskstore_dot_v1_dot_tenants__pb2.ListRegistrationsRequest.SerializeToString,
+            taskstore_dot_v1_dot_tenants__pb2.ListRegistrationsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -59,6 +59,8 @@ class TenantServiceStub:
     Whoever saw the task fail sees it at work again. Where that must not be, ForkTask makes a new task of it instead.
     Refused with TENANT_NOT_FOUND, REQUEST_ID_CONFLICT.
     """
+    ListRegistrations: _grpc.UnaryUnaryMultiCallable[_tenants_pb2.ListRegistrationsRequest, _tenants_pb2.ListRegistrationsResponse]
+    """Lists the workflow versions that workers asked for on behalf of a tenant during the last day, by name."""
 
 @_typing.type_check_only
 class TenantServiceAsyncStub(TenantServiceStub):
@@ -91,6 +93,8 @@ class TenantServiceAsyncStub(TenantServiceStub):
     Whoever saw the task fail sees it at work again. Where that must not be, ForkTask makes a new task of it instead.
     Refused with TENANT_NOT_FOUND, REQUEST_ID_CONFLICT.
     """
+    ListRegistrations: _aio.UnaryUnaryMultiCallable[_tenants_pb2.ListRegistrationsRequest, _tenants_pb2.ListRegistrationsResponse]  # type: ignore[assignment]
+    """Lists the workflow versions that workers asked for on behalf of a tenant during the last day, by name."""
 
 class TenantServiceServicer(metaclass=_abc_1.ABCMeta):
     """For operators of tenants. A tenant comes into being with its first task or its first policy."""
@@ -150,5 +154,13 @@ class TenantServiceServicer(metaclass=_abc_1.ABCMeta):
         Whoever saw the task fail sees it at work again. Where that must not be, ForkTask makes a new task of it instead.
         Refused with TENANT_NOT_FOUND, REQUEST_ID_CONFLICT.
         """
+
+    @_abc_1.abstractmethod
+    def ListRegistrations(
+        self,
+        request: _tenants_pb2.ListRegistrationsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tenants_pb2.ListRegistrationsResponse, _abc.Awaitable[_tenants_pb2.ListRegistrationsResponse]]:
+        """Lists the workflow versions that workers asked for on behalf of a tenant during the last day, by name."""
 
 def add_TenantServiceServicer_to_server(servicer: TenantServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

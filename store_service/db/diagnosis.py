@@ -1,0 +1,107 @@
+"""What there is to know about a database, as facts. Source of the texts: `diagnosis.sql`."""
+
+import asyncio
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+from uuid import uuid4
+
+import asyncpg
+
+from store_service.db.migrate import SchemaError, check_schema
+from store_service.db.queries import Queries
+
+HINT_SECONDS: Final = 5.0
+_FAILURES: Final = (OSError, ValueError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
+
+
+class DatabaseUnreachable(Exception):  # noqa: N818 (it says what is)
+    """The database is not reached. The message says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatabaseFacts:
+    """A database as it stands."""
+
+    version: tuple[int, int]
+    is_replica: bool
+    switched_off: tuple[str, ...]
+    """Of the settings that durability and vacuum rest on."""
+    connections: int
+    used: int
+    stores: int
+    """How many stores listen."""
+    ahead_seconds: float
+    """How far this machine's clock is ahead of the database's."""
+    schema_trouble: str | None
+    hints_trouble: str | None
+    snapshot_seconds: float
+    """How long the oldest transaction holds back vacuum."""
+    idle_slots: int
+
+
+async def read_facts(dsn: str, *, allow_test_clock: bool) -> DatabaseFacts:
+    """Looks and changes nothing. Raises DatabaseUnreachable."""
+    queries = Queries("diagnosis.sql")
+    try:
+        connection = await _connect(dsn)
+    except _FAILURES as error:
+        raise DatabaseUnreachable(f"{type(error).__name__}: {error}") from None
+    try:
+        before = datetime.now(UTC)
+        server = await connection.fetchrow(queries["read_server"])
+        after = datetime.now(UTC)
+        horizon = await connection.fetchrow(queries["read_horizon"])
+    finally:
+        await connection.close()
+    return DatabaseFacts(
+        version=divmod(server["version"], 10_000),
+        is_replica=server["is_replica"],
+        switched_off=tuple(server["switched_off"]),
+        connections=server["connections"],
+        used=server["used"],
+        stores=server["stores"],
+        ahead_seconds=(before + (after - before) / 2 - server["now"]).total_seconds(),
+        schema_trouble=await _schema_trouble(dsn, allow_test_clock=allow_test_clock),
+        hints_trouble=await _hints_trouble(dsn),
+        snapshot_seconds=max(horizon["snapshot_seconds"], horizon["prepared_seconds"]),
+        idle_slots=horizon["idle_slots"],
+    )
+
+
+async def _schema_trouble(dsn: str, *, allow_test_clock: bool) -> str | None:
+    try:
+        await check_schema(dsn, allow_test_clock=allow_test_clock)
+    except SchemaError as error:
+        return str(error)
+    except _FAILURES as error:
+        return f"it cannot be read: {error}; run `tenure-store migrate` as its owner"
+    return None
+
+
+async def _hints_trouble(dsn: str) -> str | None:
+    """Why what one connection notifies does not reach another that listens."""
+    channel, heard = f"tenure_doctor_{uuid4().hex}", asyncio.Event()
+    listening: asyncpg.Connection | None = None
+    try:
+        listening = await _connect(dsn)
+        await listening.add_listener(channel, lambda *_: heard.set())
+        sending = await _connect(dsn)
+        try:
+            await sending.fetchval(Queries("chores.sql")["notify"], channel, "")
+        finally:
+            await sending.close()
+        async with asyncio.timeout(HINT_SECONDS):
+            await heard.wait()
+    except TimeoutError:
+        return "a NOTIFY did not arrive"
+    except _FAILURES as error:
+        return f"LISTEN cannot be used: {error}"
+    finally:
+        if listening is not None:
+            await listening.close(timeout=5)
+    return None
+
+
+async def _connect(dsn: str) -> asyncpg.Connection:
+    return await asyncpg.connect(dsn, timeout=10, command_timeout=15, server_settings={"application_name": "tenure-doctor"})

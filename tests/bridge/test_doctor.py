@@ -1,0 +1,86 @@
+"""`tenure-bridge doctor` says what is wrong, and what to do."""
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from mcp_bridge.config import Config
+from mcp_bridge.doctor import examine
+from store_service.telemetry.findings import Verdict
+from tests.conftest import Stubs
+from tests.pair import free_ports
+from tests.security.authorization_server import Codes, authorization_server
+from tests.store.builders import claim
+
+ROUTES = """
+version: 1
+tenants:
+  dev:
+    tools:
+      - {name: report, workflow: report, task: optional, input_schema: {type: object}}
+      - {name: bill, workflow: bill, workflow_version: 2, task: optional, input_schema: {type: object}}
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path, store: Stubs) -> Config:
+    """A bridge in development mode, over the store."""
+    (tmp_path / "routes.yaml").write_text(ROUTES)
+    return Config(routes=str(tmp_path / "routes.yaml"), store=store.address)
+
+
+@pytest.fixture
+async def codes() -> AsyncIterator[Codes]:
+    """An authorization server."""
+    (port,) = free_ports(1)
+    async with authorization_server(port) as running:
+        yield running
+
+
+async def told(config: Config) -> list[tuple[str, Verdict, str]]:
+    """What was found, in order."""
+    return [(one.subject, one.verdict, one.text) async for one in examine(config)]
+
+
+async def test_tools_that_no_worker_runs_are_told(config: Config, store: Stubs) -> None:
+    await store.leases.LeaseTasks(claim())
+    await store.leases.LeaseTasks(claim(workflow="bill", version=1))
+    found = await told(config)
+    assert [(subject, verdict) for subject, verdict, _ in found] == [
+        ("TENURE_BRIDGE_ROUTES", Verdict.WELL),
+        ("callers", Verdict.DOUBTFUL),
+        ("store", Verdict.WELL),
+        ("tenant dev", Verdict.DOUBTFUL),
+    ]
+    assert found[-1][2] == "tool bill: no worker asked for bill version 2 during the last day"
+    await store.leases.LeaseTasks(claim(workflow="bill", version=2))
+    assert (await told(config))[-1] == ("tenant dev", Verdict.WELL, "workers ask for what its tools run")
+
+
+async def test_a_store_that_is_away_and_routes_that_are_wrong_are_told(config: Config) -> None:
+    Path(config.routes).write_text("version: 1\ntenants: {dev: {tools: [{name: report}]}}\n")
+    (nowhere,) = free_ports(1)
+    found = await told(replace(config, store=f"127.0.0.1:{nowhere}"))
+    assert [(subject, verdict) for subject, verdict, _ in found if verdict is Verdict.WRONG] == [
+        ("TENURE_BRIDGE_ROUTES", Verdict.WRONG),
+        ("store", Verdict.WRONG),
+    ]
+
+
+async def test_an_issuer_is_asked_for_its_keys_and_its_metadata(config: Config, codes: Codes, tmp_path: Path) -> None:
+    file = tmp_path / "issuers.yaml"
+
+    async def judged(issuer: str, jwks: str) -> list[Verdict]:
+        file.write_text(yaml.safe_dump({"version": 1, "issuers": [{"issuer": issuer, "jwks": jwks, "tenant": "dev"}]}))
+        found = await told(replace(config, issuers=str(file), public_url="http://127.0.0.1:8080"))
+        return [verdict for subject, verdict, _ in found if subject == issuer]
+
+    jwks = f"{codes.issuer}jwks"
+    assert await judged(codes.issuer, jwks) == [Verdict.WELL, Verdict.WELL]
+    assert await judged(codes.issuer, f"{codes.issuer}nothing") == [Verdict.WRONG, Verdict.WELL]
+    assert await judged(codes.issuer.removesuffix("/"), jwks) == [Verdict.WELL, Verdict.WRONG]
+    (nowhere,) = free_ports(1)
+    assert await judged(f"http://127.0.0.1:{nowhere}", jwks) == [Verdict.WELL, Verdict.DOUBTFUL]
