@@ -13,14 +13,28 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 DOMAIN: Final = "spiffe://tenure.test"
-CALLERS: Final = ("bridge", "worker", "operator", "auditor")
+CALLERS: Final = ("bridge", "worker", "operator", "reviewer", "auditor")
 _POLICY: Final = """\
 # Who may call the store. An identity is a subject alternative name of the caller's certificate.
 version: 1
 callers:
   - {{identity: {domain}/bridge, role: bridge, tenants: ["*"]}}
   - {{identity: {domain}/worker, role: worker, worker: worker, tenants: ["*"]}}
-  - {{identity: {domain}/operator, role: operator, tenants: ["*"]}}
+  - identity: {domain}/operator
+    role: operator
+    tenants: ["*"]
+    permissions: &all
+      place_hold: ["*"]
+      release_hold: ["*"]
+      confirm_export: ["*"]
+      prepare_purge: ["*"]
+      list_purges: ["*"]
+      claim_purge: ["*"]
+      approve_purge: ["*"]
+      reject_purge: ["*"]
+      execute_purge: ["*"]
+      get_purge_evidence: ["*"]
+  - {{identity: {domain}/reviewer, role: operator, tenants: ["*"], permissions: *all}}
   - {{identity: {domain}/auditor, role: auditor, tenants: ["*"]}}
 """
 

@@ -23,10 +23,13 @@ from store_service.config import Config
 from store_service.db.batch import BatchMetrics
 from store_service.db.budgets import BudgetRows
 from store_service.db.chores import ChoreRows
+from store_service.db.cleanup import CleanupRows
 from store_service.db.explanations import ExplanationRows
+from store_service.db.holds import HoldRows
 from store_service.db.leases import LeaseRows
 from store_service.db.migrate import check_schema
 from store_service.db.pool import Database, open_database
+from store_service.db.purges import PurgeRows
 from store_service.db.redrives import RedriveRows
 from store_service.db.retention import RetentionRows
 from store_service.db.tasks import TaskRows
@@ -38,7 +41,9 @@ from store_service.operations.budget_figures import BudgetFigures
 from store_service.operations.budgets import Budgets
 from store_service.operations.chores import Chores
 from store_service.operations.explanations import Explanations, Registrations
+from store_service.operations.holds import Holds
 from store_service.operations.leases import Leases
+from store_service.operations.purges import Purges
 from store_service.operations.redrives import Redrives
 from store_service.operations.retention import Retention
 from store_service.operations.tasks import Tasks
@@ -48,6 +53,7 @@ from store_service.operations.watches import Watches
 from store_service.rpc.budgets import BudgetService
 from store_service.rpc.calls import Calls
 from store_service.rpc.encryption import server_credentials
+from store_service.rpc.governance import GovernanceService
 from store_service.rpc.guard import Authentication, CertificateAuthentication, Guard
 from store_service.rpc.leases import LeaseService
 from store_service.rpc.policy import read_policy
@@ -179,7 +185,7 @@ class Store:
         watches = Watches(rows, wakeups, registry)
 
         check_rules()
-        guards = [Guard(authentication)] if (authentication := _authentication(config)) is not None else []
+        guards = _guards(config)
         age_ms = round(config.max_connection_age_seconds * 1000)
         options = [*SERVER_OPTIONS, ("grpc.max_connection_age_ms", age_ms), ("grpc.max_connection_age_grace_ms", 60_000)]
         server = grpc.aio.server(interceptors=[Calls(registry), *guards], options=options)
@@ -195,9 +201,10 @@ class Store:
             server,
         )
         budgets_pb2_grpc.add_BudgetServiceServicer_to_server(BudgetService(budgets), server)
-        retention_pb2_grpc.add_RetentionServiceServicer_to_server(
-            RetentionService(Retention(RetentionRows(database)), waits), server
-        )
+        retention = Retention(RetentionRows(database), CleanupRows(database))
+        retention_pb2_grpc.add_RetentionServiceServicer_to_server(RetentionService(retention, waits), server)
+        governance = GovernanceService(Holds(HoldRows(database)), Purges(PurgeRows(database)))
+        retention_pb2_grpc.add_GovernanceServiceServicer_to_server(governance, server)
         if config.reflection:
             reflection.enable_server_reflection((*SERVICE_NAMES, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
         port = _listen(server, config)
@@ -212,15 +219,18 @@ class Store:
         return None
 
 
-def _authentication(config: Config) -> Authentication | None:
-    """How callers show who they are; None where nobody is asked."""
+def _guards(config: Config) -> list[Guard]:
+    """Who asks callers who they are; none where nobody is asked."""
     if not config.policy:
-        return None
+        return []
     policy = WatchedFile(Path(config.policy), read=read_policy)
-    if config.tls_client_ca:
-        return CertificateAuthentication(policy.current)
-    keys = WatchedFile(Path(config.token_keys), read=read_keys)
-    return TokenAuthentication(keys.current, policy.current, issuer=config.token_issuer, audience=config.token_audience)
+    authentication: Authentication = CertificateAuthentication(policy.current)
+    if not config.tls_client_ca:
+        keys = WatchedFile(Path(config.token_keys), read=read_keys)
+        authentication = TokenAuthentication(
+            keys.current, policy.current, issuer=config.token_issuer, audience=config.token_audience
+        )
+    return [Guard(authentication, policy.is_read)]
 
 
 def _listen(server: grpc.aio.Server, config: Config) -> int:

@@ -29,6 +29,7 @@ class WatchedFile(Generic[Value]):
         self._value = read(*paths)
         self.version = 0
         """How often it has changed."""
+        self._is_read = True
 
     def current(self) -> Value:
         """What the files say now."""
@@ -36,6 +37,11 @@ class WatchedFile(Generic[Value]):
             with self._lock:
                 self._look()
         return self._value
+
+    def is_read(self) -> bool:
+        """Whether what is current is what the files say, and not what was read before they could not be used."""
+        self.current()
+        return self._is_read
 
     def _look(self) -> None:
         self._looked_at = time.monotonic()
@@ -45,8 +51,10 @@ class WatchedFile(Generic[Value]):
         try:
             self._value = self._read(*self._paths)
         except Exception as error:  # noqa: BLE001 (whatever is wrong with the new, the old is used)
+            self._is_read = False
             structlog.get_logger().error("file_not_used", paths=[str(path) for path in self._paths], error=str(error))
         else:
+            self._is_read = True
             self.version += 1
             structlog.get_logger().info("file_read_anew", paths=[str(path) for path in self._paths])
         self._seen = stamp

@@ -121,6 +121,7 @@ class Stubs:
     leases: "leases_pb2_grpc.LeaseServiceAsyncStub"
     tenants: "tenants_pb2_grpc.TenantServiceAsyncStub"
     retention: "retention_pb2_grpc.RetentionServiceAsyncStub"
+    governance: "retention_pb2_grpc.GovernanceServiceAsyncStub"
     budgets: "budgets_pb2_grpc.BudgetServiceAsyncStub"
 
 
@@ -152,6 +153,7 @@ def stubs_on(channel: grpc.aio.Channel, *, address: str, admin_port: int) -> Stu
         leases=leases_pb2_grpc.LeaseServiceStub(channel),
         tenants=tenants_pb2_grpc.TenantServiceStub(channel),
         retention=retention_pb2_grpc.RetentionServiceStub(channel),
+        governance=retention_pb2_grpc.GovernanceServiceStub(channel),
         budgets=budgets_pb2_grpc.BudgetServiceStub(channel),
     )
 

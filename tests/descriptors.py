@@ -14,6 +14,7 @@ READS: Final = frozenset(
         *("GetSignal", "ListSignals", "ExplainTask"),
         *("LoadInput", "LoadEarlyAnswers", "LoadCheckpoints", "WatchLeases"),
         *("GetTenant", "ListRegistrations", "GetBudget", "ListBudgetFacts", "ListTombstones", "GetTombstone"),
+        *("ListCleanupTenants", "GetRetention", "ListHolds", "ListPurges", "GetPurgeEvidence"),
     }
 )
 """Methods that write nothing: each is a single read, or several of one."""

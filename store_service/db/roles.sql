@@ -33,10 +33,15 @@ BEGIN
   GRANT USAGE ON SEQUENCE tenure.turn TO tenure_app, tenure_scheduler, tenure_governance;
   GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA tenure TO tenure_app, tenure_scheduler, tenure_governance;
   REVOKE DELETE ON tenure.task, tenure.task_state, tenure.history, tenure.checkpoint, tenure.outcome, tenure.tombstone,
-    tenure.budget_fact, tenure.redrive, tenure.epoch, tenure.tenant FROM tenure_app, tenure_scheduler;
+    tenure.budget_fact, tenure.redrive, tenure.hold, tenure.tombstone_export, tenure.purge, tenure.purge_item,
+    tenure.purge_evidence, tenure.epoch, tenure.tenant FROM tenure_app, tenure_scheduler;
   REVOKE UPDATE ON tenure.history, tenure.checkpoint, tenure.outcome, tenure.tombstone, tenure.budget_fact, tenure.redrive,
-    tenure.epoch FROM tenure_app, tenure_scheduler, tenure_governance;
-  REVOKE INSERT ON tenure.tombstone, tenure.redrive, tenure.epoch FROM tenure_app, tenure_scheduler;
+    tenure.tombstone_export, tenure.purge_item, tenure.purge_evidence, tenure.epoch
+    FROM tenure_app, tenure_scheduler, tenure_governance;
+  REVOKE INSERT ON tenure.tombstone, tenure.redrive, tenure.purge, tenure.purge_item, tenure.purge_evidence, tenure.epoch
+    FROM tenure_app, tenure_scheduler;
+  REVOKE UPDATE ON tenure.purge FROM tenure_app, tenure_scheduler;
+  REVOKE DELETE ON tenure.hold, tenure.tombstone_export, tenure.purge, tenure.purge_evidence FROM tenure_governance;
   GRANT SELECT ON tenure.tenant, tenure.lane, tenure.task_state, tenure.budget, tenure.reservation, tenure.audit,
     tenure.budget_audit TO tenure_metrics;
 END $$
@@ -63,8 +68,10 @@ BEGIN
   GRANT CREATE ON SCHEMA tenure TO tenure_scheduler, tenure_governance;
   FOR f, owner IN
     SELECT p.oid, o.owner FROM pg_proc p JOIN (VALUES
-      ('claim_tasks', 'tenure_scheduler'), ('queue_figures', 'tenure_scheduler'), ('promote_due', 'tenure_scheduler'), ('meter_budget_facts', 'tenure_scheduler'), ('forget_registrations', 'tenure_scheduler'),
-      ('remove_tasks', 'tenure_governance'), ('redrive_tasks', 'tenure_governance'), ('compact_budget_facts', 'tenure_governance')
+      ('claim_tasks', 'tenure_scheduler'), ('list_cleanup_tenants', 'tenure_scheduler'), ('queue_figures', 'tenure_scheduler'), ('removal_figures', 'tenure_scheduler'), ('purges_waiting', 'tenure_scheduler'),
+      ('promote_due', 'tenure_scheduler'), ('meter_budget_facts', 'tenure_scheduler'), ('forget_registrations', 'tenure_scheduler'),
+      ('remove_tasks', 'tenure_governance'), ('prepare_purge', 'tenure_governance'), ('claim_purge', 'tenure_governance'), ('decide_purge', 'tenure_governance'),
+      ('execute_purge', 'tenure_governance'), ('redrive_tasks', 'tenure_governance'), ('compact_budget_facts', 'tenure_governance')
     ) o(name, owner) ON o.name = p.proname WHERE p.pronamespace = 'tenure'::regnamespace LOOP
     EXECUTE format('ALTER FUNCTION %s SECURITY DEFINER', f);
     EXECUTE format('ALTER FUNCTION %s OWNER TO %I', f, owner);

@@ -72,6 +72,13 @@ def check_text(field: str, value: str, *, most_bytes: int, blank: bool = False) 
     return value
 
 
+def check_line(field: str, value: str, *, most_bytes: int) -> str:
+    """A bounded text without control characters, not blank."""
+    if any(ord(character) < 32 or ord(character) == 127 for character in value):
+        raise invalid(field, "must not contain control characters")
+    return check_text(field, value, most_bytes=most_bytes)
+
+
 def check_range(field: str, value: int, allowed: range) -> int:
     """A whole number within bounds."""
     if value not in allowed:

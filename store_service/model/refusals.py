@@ -36,6 +36,15 @@ class Reason(StrEnum):
     PAUSE_LIMIT = "PAUSE_LIMIT"
     UNAUTHENTICATED = "UNAUTHENTICATED"
     PERMISSION_DENIED = "PERMISSION_DENIED"
+    POLICY_UNAVAILABLE = "POLICY_UNAVAILABLE"
+    HOLD_NOT_FOUND = "HOLD_NOT_FOUND"
+    HOLD_RELEASED = "HOLD_RELEASED"
+    EXPORT_CONFLICT = "EXPORT_CONFLICT"
+    NOT_EXPORTED = "NOT_EXPORTED"
+    NOTHING_TO_PURGE = "NOTHING_TO_PURGE"
+    PURGE_NOT_FOUND = "PURGE_NOT_FOUND"
+    PURGE_CONFLICT = "PURGE_CONFLICT"
+    SECOND_PERSON_REQUIRED = "SECOND_PERSON_REQUIRED"
 
 
 _MESSAGES = {
@@ -68,6 +77,15 @@ _MESSAGES = {
     Reason.SIGNAL_LIMIT: "as many signals wait for the task as may wait; try again later",
     Reason.UNAUTHENTICATED: "the store does not know who calls",
     Reason.PERMISSION_DENIED: "the caller may not do this",
+    Reason.POLICY_UNAVAILABLE: "the store cannot read its policy, so that nobody may do this now; try again later",
+    Reason.HOLD_NOT_FOUND: "no such hold",
+    Reason.HOLD_RELEASED: "another principal ended the hold; list the holds of the task",
+    Reason.EXPORT_CONFLICT: "what is confirmed goes further, or is known by another receipt; read how far it goes",
+    Reason.NOT_EXPORTED: "no tombstones of the tenant are confirmed as kept elsewhere; export them first",
+    Reason.NOTHING_TO_PURGE: "no tombstone is kept elsewhere, old enough, not held, and in no other purge",
+    Reason.PURGE_NOT_FOUND: "no such purge",
+    Reason.PURGE_CONFLICT: "the purge does not stand where this may be done to it; list the purges",
+    Reason.SECOND_PERSON_REQUIRED: "who prepared a purge cannot approve it; another must",
 }
 
 _RETRY_AFTER_MS = {
@@ -76,6 +94,7 @@ _RETRY_AFTER_MS = {
     Reason.CREATE_RATE: 1_000,
     Reason.BUDGET_DENIED: 5_000,
     Reason.STORAGE_UNAVAILABLE: 500,
+    Reason.POLICY_UNAVAILABLE: 5_000,
     Reason.OUTCOME_UNKNOWN: 100,
     Reason.DRAINING: 100,
     Reason.OVERLOADED: 200,

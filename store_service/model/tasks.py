@@ -197,22 +197,6 @@ class TaskFilter:
     created_before: datetime | None
 
 
-@dataclass(frozen=True, slots=True)
-class Tombstone:
-    """That a removed task existed and how it ended."""
-
-    tenant_id: str
-    cursor: int
-    task_id: str
-    tool: str
-    workflow: str
-    version: int
-    state: TaskState
-    created_at: datetime
-    ended_at: datetime
-    removed_at: datetime
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantPolicy:
     """What a tenant may use. `max_creates_per_second` is 0 where as many may be created as come."""

@@ -99,7 +99,7 @@ class Calls(grpc.aio.ServerInterceptor):
                 "audit",
                 action=method,
                 outcome=outcome,
-                actor="" if isinstance(request, Unreadable) else getattr(request, "actor", ""),
+                actor="" if isinstance(request, Unreadable) else getattr(request, "actor", getattr(request, "principal", "")),
                 **_ids(request),
             )
 

@@ -13,8 +13,8 @@ from google.protobuf.message import Message
 
 from store_service.model.refusals import Reason, Refusal
 from store_service.rpc.handlers import Stream, Unary, wrap
-from store_service.rpc.policy import Caller, Role
-from store_service.rpc.rules import RULES
+from store_service.rpc.policy import Caller, Permission, Role
+from store_service.rpc.rules import PERMISSIONS, RULES
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Check = Callable[[Caller, Any], None]
@@ -46,8 +46,9 @@ class CertificateAuthentication:
 class Guard(grpc.aio.ServerInterceptor):
     """Admits calls: known callers, by their role, to their tenants, workflows and leases, and not too many at once."""
 
-    def __init__(self, authentication: Authentication) -> None:
+    def __init__(self, authentication: Authentication, is_policy_read: Callable[[], bool]) -> None:
         self._authentication = authentication
+        self._is_policy_read = is_policy_read
         self._under_way: Counter[str] = Counter()
 
     async def intercept_service(
@@ -62,12 +63,15 @@ class Guard(grpc.aio.ServerInterceptor):
             return handler
         roles = RULES[service][method]
         read = handler.request_deserializer
-        return wrap(handler, unary=partial(self._unary, roles), stream=partial(self._stream, roles), read=read)
+        unary = partial(self._unary, roles, PERMISSIONS.get(method))
+        return wrap(handler, unary=unary, stream=partial(self._stream, roles), read=read)
 
-    def _unary(self, roles: frozenset[Role], inner: Unary) -> Unary:
+    def _unary(self, roles: frozenset[Role], permission: Permission | None, inner: Unary) -> Unary:
         async def call(request: Any, context: Context) -> Any:
             caller = await self._identify(roles, context)
             check(caller, request)
+            if permission is not None:
+                self._permit(caller, permission, request)
             with self._one_more(caller):
                 return await inner(request, context)
 
@@ -93,6 +97,13 @@ class Guard(grpc.aio.ServerInterceptor):
             raise Refusal(Reason.PERMISSION_DENIED)
         return caller
 
+    def _permit(self, caller: Caller, permission: Permission, request: Any) -> None:
+        """What a permission that was read before is worth is not known while the file cannot be read."""
+        if not self._is_policy_read():
+            raise Refusal(Reason.POLICY_UNAVAILABLE)
+        source = request.lease if "lease" in request.DESCRIPTOR.fields_by_name else request
+        _require(caller.has(permission, source.tenant_id))
+
     @contextmanager
     def _one_more(self, caller: Caller) -> Iterator[None]:
         if self._under_way[caller.identity] >= caller.most_calls:
@@ -107,14 +118,15 @@ class Guard(grpc.aio.ServerInterceptor):
 
 
 def check(caller: Caller, request: Message) -> None:
-    """Raises Refusal PERMISSION_DENIED for a request that reaches beyond what the caller may touch.
+    """Raises Refusal PERMISSION_DENIED for a request that reaches beyond what the caller may touch, or is in another's name.
 
     A claim that names no tenants is for all that the caller may serve.
     """
-    if caller.tenants is None and caller.workflows is None and caller.worker is None:
-        return
-    for one in _checks(request.DESCRIPTOR):
-        one(caller, request)
+    if caller.tenants is not None or caller.workflows is not None or caller.worker is not None:
+        for one in _checks(request.DESCRIPTOR):
+            one(caller, request)
+    elif "principal" in request.DESCRIPTOR.fields_by_name:
+        _check_principal(caller, request)
 
 
 class Admitted:
@@ -175,6 +187,12 @@ def _check_workflows(caller: Caller, request: Any) -> None:
     _require(caller.workflows is None or caller.workflows.issuperset(each.workflow for each in request.workflows))
 
 
+def _check_principal(caller: Caller, request: Any) -> None:
+    """Whoever does it does it in his own name, which is written here."""
+    _require(request.principal in ("", caller.identity))
+    request.principal = caller.identity
+
+
 def _require(is_allowed: bool) -> None:
     if not is_allowed:
         raise Refusal(Reason.PERMISSION_DENIED)
@@ -185,4 +203,5 @@ _CHECKS: Final[Mapping[str, Check]] = {
     "tenant_ids": _check_tenants,
     "worker_id": _check_worker,
     "workflows": _check_workflows,
+    "principal": _check_principal,
 }

@@ -1,7 +1,7 @@
 """Who the store's callers are: the policy file that binds identities to roles, tenants and workflows."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
@@ -24,6 +24,21 @@ class Role(StrEnum):
     AUDITOR = "auditor"
 
 
+class Permission(StrEnum):
+    """What nobody may do whom the policy file does not name for it. `rules.py` says which method needs which."""
+
+    PLACE_HOLD = "place_hold"
+    RELEASE_HOLD = "release_hold"
+    CONFIRM_EXPORT = "confirm_export"
+    PREPARE_PURGE = "prepare_purge"
+    LIST_PURGES = "list_purges"
+    CLAIM_PURGE = "claim_purge"
+    APPROVE_PURGE = "approve_purge"
+    REJECT_PURGE = "reject_purge"
+    EXECUTE_PURGE = "execute_purge"
+    GET_PURGE_EVIDENCE = "get_purge_evidence"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
     """One authenticated caller, and what it may touch. No set means all of them."""
@@ -36,6 +51,13 @@ class Caller:
     """The name that its `worker_id`s are, or begin with before a `-`; None where any will do."""
     most_calls: int = 1_000
     """How many of its calls may be under way at once."""
+    permissions: Mapping[Permission, frozenset[str] | None] = field(default_factory=dict)
+    """What it may do besides, and for which tenants; None means all that it may touch."""
+
+    def has(self, permission: Permission, tenant_id: str) -> bool:
+        """Whether it may do this for a tenant that it may touch."""
+        tenants = self.permissions.get(permission, frozenset())
+        return tenants is None or tenant_id in tenants
 
 
 class _Entry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -45,6 +67,7 @@ class _Entry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     workflows: list[str] = msgspec.field(default_factory=lambda: [EVERY])
     worker: str | None = None
     most_calls: int = 1_000
+    permissions: dict[Permission, list[str]] = msgspec.field(default_factory=dict)
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -79,8 +102,10 @@ def _to_caller(entry: _Entry, place: str) -> Caller:
         raise PolicyError(f"{place}.worker: is the name of a worker; a worker must have one, and nobody else")
     if entry.role is not Role.WORKER and entry.workflows != [EVERY]:
         raise PolicyError(f"{place}.workflows: are for workers")
-    if entry.role is Role.WORKER and len(entry.tenants) > 1_000:
-        raise PolicyError(f"{place}.tenants: at most 1,000 can be claimed for at once; make it several workers, or '*'")
+    if entry.role in (Role.WORKER, Role.OPERATOR) and len(entry.tenants) > 1_000:
+        raise PolicyError(f"{place}.tenants: at most 1,000 can be asked for at once; make it several callers, or '*'")
+    if entry.role not in (Role.OPERATOR, Role.AUDITOR) and entry.permissions:
+        raise PolicyError(f"{place}.permissions: are for operators and auditors")
     if not 1 <= entry.most_calls <= 100_000:
         raise PolicyError(f"{place}.most_calls: must be 1 to 100,000")
     return Caller(
@@ -90,6 +115,7 @@ def _to_caller(entry: _Entry, place: str) -> Caller:
         workflows=_names(entry.workflows, f"{place}.workflows"),
         worker=entry.worker,
         most_calls=entry.most_calls,
+        permissions={name: _names(tenants, f"{place}.permissions.{name}") for name, tenants in entry.permissions.items()},
     )
 
 

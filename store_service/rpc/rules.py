@@ -6,7 +6,7 @@ from typing import Final
 from google.protobuf.descriptor import ServiceDescriptor
 from taskstore.v1 import budgets_pb2, leases_pb2, retention_pb2, tasks_pb2, tenants_pb2
 
-from store_service.rpc.policy import Role
+from store_service.rpc.policy import Permission, Role
 
 _BRIDGE: Final = frozenset((Role.BRIDGE,))
 _WORKER: Final = frozenset((Role.WORKER,))
@@ -75,12 +75,44 @@ RULES: Final[Mapping[str, Mapping[str, frozenset[Role]]]] = {
         "CompactBudgetFacts": _OPERATOR,
     },
     "RetentionService": {
+        "ListCleanupTenants": _OPERATOR,
+        "ClaimCleanup": _OPERATOR,
+        "HeartbeatCleanup": _OPERATOR,
+        "ReleaseCleanup": _OPERATOR,
         "RemoveTasks": _OPERATOR,
         "CompactSignals": _OPERATOR,
         "ListTombstones": _AUDIT,
         "GetTombstone": _AUDIT,
+        "GetRetention": _AUDIT,
+    },
+    "GovernanceService": {
+        "PlaceHold": _OPERATOR,
+        "ReleaseHold": _OPERATOR,
+        "ListHolds": _AUDIT,
+        "ConfirmExport": _OPERATOR,
+        "PreparePurge": _OPERATOR,
+        "ListPurges": _AUDIT,
+        "ClaimPurge": _OPERATOR,
+        "ApprovePurge": _OPERATOR,
+        "RejectPurge": _OPERATOR,
+        "ExecutePurge": _OPERATOR,
+        "GetPurgeEvidence": _AUDIT,
     },
 }
+
+PERMISSIONS: Final[Mapping[str, Permission]] = {
+    "PlaceHold": Permission.PLACE_HOLD,
+    "ReleaseHold": Permission.RELEASE_HOLD,
+    "ConfirmExport": Permission.CONFIRM_EXPORT,
+    "PreparePurge": Permission.PREPARE_PURGE,
+    "ListPurges": Permission.LIST_PURGES,
+    "ClaimPurge": Permission.CLAIM_PURGE,
+    "ApprovePurge": Permission.APPROVE_PURGE,
+    "RejectPurge": Permission.REJECT_PURGE,
+    "ExecutePurge": Permission.EXECUTE_PURGE,
+    "GetPurgeEvidence": Permission.GET_PURGE_EVIDENCE,
+}
+"""What a method takes besides its role, for the tenant that it names."""
 
 SERVICES: Final[Mapping[str, ServiceDescriptor]] = {
     name: module.DESCRIPTOR.services_by_name[name]
@@ -90,6 +122,7 @@ SERVICES: Final[Mapping[str, ServiceDescriptor]] = {
         (tenants_pb2, "TenantService"),
         (budgets_pb2, "BudgetService"),
         (retention_pb2, "RetentionService"),
+        (retention_pb2, "GovernanceService"),
     )
 }
 

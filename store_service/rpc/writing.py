@@ -12,6 +12,8 @@ from store_service.model.leases import (
     LeasedTask,
 )
 from store_service.model.payloads import JSON, Payload
+from store_service.model.purges import TombstoneExport
+from store_service.model.retention import Hold, Tombstone
 from store_service.model.states import TaskState
 from store_service.model.tasks import (
     Checkpoint,
@@ -21,7 +23,6 @@ from store_service.model.tasks import (
     TaskContract,
     TaskError,
     Tenant,
-    Tombstone,
 )
 from store_service.model.waits import Answer, Wait, WaitKind, Wake, WakeCause
 
@@ -293,6 +294,36 @@ def to_tombstone(value: Tombstone) -> retention_pb2.Tombstone:
         created_at=to_time(value.created_at),
         ended_at=to_time(value.ended_at),
         removed_at=to_time(value.removed_at),
+        removed_by=value.removed_by,
+        history_lines=value.history_lines,
+        history_digest=value.history_digest,
+        history=value.history or b"",
+    )
+
+
+def to_hold(value: Hold) -> retention_pb2.Hold:
+    """A hold."""
+    return retention_pb2.Hold(
+        tenant_id=value.tenant_id,
+        number=value.number,
+        task_id=value.task_id,
+        generation=value.generation,
+        reason=value.reason,
+        placed_by=value.placed_by,
+        placed_at=to_time(value.placed_at),
+        released_by=value.released_by or "",
+        released_at=to_time(value.released_at),
+    )
+
+
+def to_export(value: TombstoneExport) -> retention_pb2.TombstoneExport:
+    """That tombstones are kept elsewhere."""
+    return retention_pb2.TombstoneExport(
+        tenant_id=value.tenant_id,
+        through_cursor=value.through_cursor,
+        receipt=value.receipt,
+        confirmed_by=value.confirmed_by,
+        confirmed_at=to_time(value.confirmed_at),
     )
 
 

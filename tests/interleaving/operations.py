@@ -24,7 +24,9 @@ from store_service.model.leases import (
 )
 from store_service.model.pauses import WorkScope
 from store_service.model.payloads import JSON, Payload
+from store_service.model.purges import NewPurge
 from store_service.model.redrives import Redrive
+from store_service.model.retention import CleanupLease
 from store_service.model.states import TRANSITIONS, Command
 from store_service.model.tasks import Answers, Fork, NewSignal, NewTask, Owner, TaskContract, TaskRef, TenantPolicy
 from store_service.model.waits import Answer, NewQuestion, WaitKind
@@ -60,6 +62,11 @@ class Target:
     @property
     def lease(self) -> Lease:
         return Lease(self.tenant, self.task, HOLDER, 1, 1)
+
+    @property
+    def cleanup(self) -> CleanupLease:
+        """The tenant's first one, which lasts past every barrier but `expiry`."""
+        return CleanupLease(self.tenant, "cleaner-before", "ann", 1, 1)
 
     @property
     def payload(self) -> Payload:
@@ -170,8 +177,53 @@ async def promote(session: Session, target: Target) -> list[asyncpg.Record]:
     return sorted(rows, key=lambda row: (row["tenant_id"], row["task_id"]))  # they come in no order
 
 
-async def remove(session: Session, target: Target) -> list[Any]:
-    return await session.retention.remove_tasks(target.tenant, 100)
+async def claim_cleanup(session: Session, target: Target, *, lease_ms: int = LEASE_MS) -> asyncpg.Record:
+    return await session.cleanup.claim_cleanup(target.tenant, f"cleaner-{target.side}", "ann", lease_ms)
+
+
+async def heartbeat_cleanup(session: Session, target: Target) -> Any:
+    return await session.cleanup.heartbeat_cleanup(target.cleanup, LEASE_MS + 10_000)
+
+
+async def release_cleanup(session: Session, target: Target) -> bool:
+    return await session.cleanup.release_cleanup(target.cleanup)
+
+
+async def remove(session: Session, target: Target) -> Any:
+    return await session.retention.remove_tasks(target.cleanup, 100)
+
+
+async def place_hold(session: Session, target: Target) -> Any:
+    return await session.holds.place_hold(target.tenant, target.task, target.side, target.side)
+
+
+async def release_hold(session: Session, target: Target) -> Any:
+    return await session.holds.release_hold(target.tenant, 1, target.side)
+
+
+async def export(session: Session, target: Target) -> Any:
+    return await session.purges.confirm_export(target.tenant, 1, target.side, target.side)
+
+
+async def prepare(session: Session, target: Target) -> Any:
+    wish = NewPurge(request_id=f"purge-{target.side}", retention_ms=1, limit=100, approval_ms=DAY_MS)
+    return await session.purges.prepare_purge(target.cleanup, wish, target.digest)
+
+
+async def claim_purge(session: Session, target: Target) -> Any:
+    return await session.purges.claim_purge(target.tenant, 0, target.side, LEASE_MS)
+
+
+async def approve(session: Session, target: Target) -> Any:
+    return await session.purges.decide_purge(target.tenant, 1, 0, target.side, None)
+
+
+async def reject(session: Session, target: Target) -> Any:
+    return await session.purges.decide_purge(target.tenant, 1, 0, target.side, "no")
+
+
+async def execute(session: Session, target: Target) -> Any:
+    return await session.purges.execute_purge(target.cleanup, 1)
 
 
 async def set_policy(session: Session, target: Target) -> list[str]:

@@ -40,6 +40,9 @@ OPERATIONS: Final = {
         Operation(name="fork", run=run.fork, scenes=("leased",), admits=True),
         Operation(name="promote", run=run.promote, scenes=("expired", "lapsed"), frees=True, skips=True),
         Operation(name="remove", run=run.remove, scenes=("ended",), skips=True),
+        Operation(name="place_hold", run=run.place_hold, scenes=("ended", "approved", "leased")),
+        Operation(name="prepare", run=run.prepare, scenes=("exported_stone",)),
+        Operation(name="execute", run=run.execute, scenes=("approved",)),
         Operation(name="set_policy", run=run.set_policy, scenes=("queued",)),
         Operation(name="first_pass", run=run.first_pass, scenes=("queued",), takes=True, skips=True),
         Operation(name="claim_again", run=run.claim_again, scenes=("leased",), takes=True, skips=True),
@@ -62,10 +65,18 @@ OPERATIONS: Final = {
         Operation(name="pause", run=run.pause, scenes=("queued", "nobody")),
         Operation(name="resume", run=run.resume, scenes=("paused",)),
         Operation(name="redrive", run=run.redrive, scenes=("failed",), admits=True),
+        Operation(name="claim_cleanup", run=run.claim_cleanup, scenes=("queued", "unclean")),
+        Operation(name="heartbeat_cleanup", run=run.heartbeat_cleanup, scenes=("ended",)),
+        Operation(name="release_cleanup", run=run.release_cleanup, scenes=("ended",)),
+        Operation(name="release_hold", run=run.release_hold, scenes=("held",)),
+        Operation(name="export", run=run.export, scenes=("removed",)),
+        Operation(name="claim_purge", run=run.claim_purge, scenes=("prepared",)),
+        Operation(name="approve", run=run.approve, scenes=("prepared",)),
+        Operation(name="reject", run=run.reject, scenes=("prepared",)),
     )
 }
 
-ALWAYS: Final = frozenset(tuple(OPERATIONS)[:14])
+ALWAYS: Final = frozenset(tuple(OPERATIONS)[:17])
 """Those that the contract names, of which CI races more."""
 
 TIME: Final = frozenset({"promote", "meter"})
@@ -104,6 +115,17 @@ WRITES: Final = {
     "ConfirmBudgetExport": ("confirm_export",),
     "CompactBudgetFacts": ("compact_facts",),
     "RemoveTasks": ("remove",),
+    "ClaimCleanup": ("claim_cleanup",),
+    "HeartbeatCleanup": ("heartbeat_cleanup",),
+    "ReleaseCleanup": ("release_cleanup",),
+    "PlaceHold": ("place_hold",),
+    "ReleaseHold": ("release_hold",),
+    "ConfirmExport": ("export",),
+    "PreparePurge": ("prepare",),
+    "ClaimPurge": ("claim_purge",),
+    "ApprovePurge": ("approve",),
+    "RejectPurge": ("reject",),
+    "ExecutePurge": ("execute",),
     "CompactSignals": ("compact",),
 }
 """The operations of each method that writes."""

@@ -16,8 +16,11 @@ import asyncpg
 
 from store_service.db.budgets import BudgetRows
 from store_service.db.chores import ChoreRows
+from store_service.db.cleanup import CleanupRows
+from store_service.db.holds import HoldRows
 from store_service.db.leases import LeaseRows
 from store_service.db.pool import SETTINGS, Database
+from store_service.db.purges import PurgeRows
 from store_service.db.redrives import RedriveRows
 from store_service.db.retention import RetentionRows
 from store_service.db.tasks import TaskRows
@@ -62,6 +65,9 @@ class Session(Database):
         self.tenants = TenantRows(self)
         self.chores = ChoreRows(self)
         self.retention = RetentionRows(self)
+        self.cleanup = CleanupRows(self)
+        self.holds = HoldRows(self)
+        self.purges = PurgeRows(self)
         self.budgets = BudgetRows(self)
         self.redrives = RedriveRows(self)
 

@@ -1,6 +1,6 @@
 """Whatever two operations do at once, it is as if one had come after the other.
 
-With INTERLEAVING=all (`make interleaving`): every schedule of every pair. By default: the fourteen operations of the contract
+With INTERLEAVING=all (`make interleaving`): every schedule of every pair. By default: the seventeen operations of the contract
 over one task at the barriers `commit` and `tenant`, and a part of all else, always the same part.
 """
 

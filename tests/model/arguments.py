@@ -6,11 +6,13 @@ from hypothesis import strategies as st
 
 from tests.model.contract.checks import DAY_MS, KIB, MIB, TIMES, YEARS
 from tests.model.contract.ledger import MOST
-from tests.model.contract.rows import Lease
+from tests.model.contract.rows import CleanupLease, Lease
 
 TENANTS: Final = ("acme", "beta")
 WORKERS: Final = ("w1", "w2", "w3")
 LANES: Final = (("report", 1), ("report", 2), ("mail", 1))
+CLEANERS: Final = ("c1", "c2")
+PRINCIPALS: Final = ("ann", "bob", "cid")
 OWNERS: Final = (("test", "ann"), ("test", "bob"))
 NAMES: Final = ("go", "stop")
 SIGNAL_IDS: Final = ("s0", "s1", "s2", "s3", "s4")
@@ -93,13 +95,16 @@ _JSON: Final = [b"", b"{", b"NaN", b"\xff", b"1 2", b"1e999", b"[" + DEEPEST + b
 _OWNER: Final = [("", "ann"), ("test", " "), ("x" * 513, "ann"), ("test", "\0")]
 _ID: Final = ["", "x", UNKNOWN.replace("4", "A"), "{" + UNKNOWN + "}", UNKNOWN.replace("-", "")]
 _TYPE: Final = ["m" * 129, " ", "\0"]
-_TASK: Final = {"tenant_id": _NAME, "task_id": _ID}
+_TASK: Final[dict[str, list[Any]]] = {"tenant_id": _NAME, "task_id": _ID}
 _OWNED: Final = _TASK | {"owner": _OWNER}
 _ANSWERS: Final[list[Any]] = [
     (("", b"1"),), (("a", b"{"),), (("a", b"1"), ("k" * 161, b"1")), (("a", b"1"), ("a", b"2")),
     (("a", b'"' + b"x" * 255 * KIB + b'"'),),
 ]  # fmt: skip
 _LEASE: Final = [Lease("", UNKNOWN, "w1", 1, 1), Lease("acme", "x", "w1", 1, 1), Lease("acme", UNKNOWN, "", 1, 1)]
+_CLEANUP: Final = [CleanupLease("", "c1", 1, 1), CleanupLease("acme", "a b", 1, 1)]
+_PRINCIPAL: Final[dict[str, list[Any]]] = {"principal": [*_TEXT, "p" * 2_049]}
+_DECISION: Final[dict[str, list[Any]]] = {"tenant_id": _NAME, "number": [-1], "claim_token": [-1]}
 _PAGE: Final = {"page_size": [-1, 257]}
 _LONG_PAGE: Final = {"page_size": [-1, 1_001]}
 _SCOPED: Final[dict[str, list[Any]]] = {"tenant_id": _NAME, "workflow": [" ", "\0", "w" * 257], "version": [-1]}
@@ -190,7 +195,28 @@ INVALID: Final[dict[str, dict[str, list[Any]]]] = {
     "confirm_budget_export": {"tenant_id": _NAME, "through_cursor": [-1, 10**6]},
     "compact_budget_facts": {"tenant_id": _NAME, "older_than_ms": [0, -1, 10 * YEARS], "limit": [-1, 1_001]},
     "list_budget_facts": _LONG_PAGE | {"tenant_id": _NAME, "after_cursor": [-1]},
-    "remove_tasks": {"tenant_id": _NAME, "limit": [-1, 1_001]},
+    "list_cleanup_tenants": _LONG_PAGE | {"tenant_ids": [("",), ("a b",), ("acme",) * 1_001], "after_tenant_id": ["a b"]},
+    "claim_cleanup": _PRINCIPAL | {"tenant_id": _NAME, "owner_id": _NAME, "lease_ms": [0, 999, 900_001, -1]},
+    "heartbeat_cleanup": _PRINCIPAL | {"lease": _CLEANUP, "lease_ms": [0, 999, 900_001, -1]},
+    "release_cleanup": _PRINCIPAL | {"lease": _CLEANUP},
+    "remove_tasks": _PRINCIPAL | {"lease": _CLEANUP, "limit": [-1, 1_001]},
+    "place_hold": _PRINCIPAL | _TASK | {"reason": [*_TEXT, "r" * 1_025]},
+    "release_hold": _PRINCIPAL | {"tenant_id": _NAME, "number": [-1]},
+    "get_retention": {"tenant_id": _NAME},
+    "confirm_export": _PRINCIPAL | {
+        "tenant_id": _NAME, "through_cursor": [0, -1, 10**6], "receipt": [*_TEXT, "r" * 513, "a\nb", "\x7f"],
+    },
+    "prepare_purge": _PRINCIPAL | {
+        "lease": _CLEANUP, "request_id": [*_TEXT, "r" * 129], "retention_ms": [0, -1, 10 * YEARS],
+        "approval_ms": [0, -1, 10 * YEARS], "limit": [-1, 1_001],
+    },
+    "list_purges": _LONG_PAGE | {"tenant_id": _NAME, "states": [(0,), (7,), ("PENDING", -1)], "after_number": [-1]},
+    "claim_purge": _PRINCIPAL | {"tenant_id": _NAME, "number": [-1], "lease_ms": [0, 999, 900_001, -1]},
+    "approve_purge": _PRINCIPAL | _DECISION,
+    "reject_purge": _PRINCIPAL | _DECISION | {"reason": [*_TEXT, "r" * 1_025, "a\tb"]},
+    "execute_purge": _PRINCIPAL | {"lease": _CLEANUP, "number": [-1]},
+    "get_purge_evidence": {"tenant_id": _NAME, "number": [-1]},
+    "list_holds": _LONG_PAGE | {"tenant_id": _NAME, "task_id": _ID[1:], "after_number": [-1]},
     "compact_signals": {"tenant_id": _NAME, "older_than_ms": [0, -1, 10 * YEARS], "limit": [-1, 1_001]},
 }  # fmt: skip
 """For each operation and field what it must refuse."""

@@ -8,7 +8,7 @@ from taskstore.v1 import budgets_pb2, leases_pb2, retention_pb2, tasks_pb2, tena
 
 from tests.model.contract.checks import Answer, Owner
 from tests.model.contract.ledger import Amounts
-from tests.model.contract.rows import Lease
+from tests.model.contract.rows import CleanupLease, Lease
 
 
 def _owner(owner: Owner | None) -> types_pb2.Owner | None:
@@ -239,8 +239,79 @@ def redrive_tasks(
     )  # fmt: skip
 
 
-def remove_tasks(**fields: Any) -> retention_pb2.RemoveTasksRequest:
-    return retention_pb2.RemoveTasksRequest(**fields)
+def _cleanup(lease: CleanupLease) -> retention_pb2.CleanupLease:
+    return retention_pb2.CleanupLease(**lease._asdict())
+
+
+def list_cleanup_tenants(**fields: Any) -> retention_pb2.ListCleanupTenantsRequest:
+    return retention_pb2.ListCleanupTenantsRequest(**fields)
+
+
+def claim_cleanup(**fields: Any) -> retention_pb2.ClaimCleanupRequest:
+    return retention_pb2.ClaimCleanupRequest(**fields)
+
+
+def heartbeat_cleanup(*, lease: CleanupLease, **fields: Any) -> retention_pb2.HeartbeatCleanupRequest:
+    return retention_pb2.HeartbeatCleanupRequest(lease=_cleanup(lease), **fields)
+
+
+def release_cleanup(*, lease: CleanupLease, **fields: Any) -> retention_pb2.ReleaseCleanupRequest:
+    return retention_pb2.ReleaseCleanupRequest(lease=_cleanup(lease), **fields)
+
+
+def remove_tasks(*, lease: CleanupLease, **fields: Any) -> retention_pb2.RemoveTasksRequest:
+    return retention_pb2.RemoveTasksRequest(lease=_cleanup(lease), **fields)
+
+
+def place_hold(**fields: Any) -> retention_pb2.PlaceHoldRequest:
+    return retention_pb2.PlaceHoldRequest(**fields)
+
+
+def release_hold(**fields: Any) -> retention_pb2.ReleaseHoldRequest:
+    return retention_pb2.ReleaseHoldRequest(**fields)
+
+
+def get_retention(**fields: Any) -> retention_pb2.GetRetentionRequest:
+    return retention_pb2.GetRetentionRequest(**fields)
+
+
+def confirm_export(**fields: Any) -> retention_pb2.ConfirmExportRequest:
+    return retention_pb2.ConfirmExportRequest(**fields)
+
+
+def prepare_purge(*, lease: CleanupLease, **fields: Any) -> retention_pb2.PreparePurgeRequest:
+    return retention_pb2.PreparePurgeRequest(lease=_cleanup(lease), **fields)
+
+
+def list_purges(*, states: Sequence[str | int] = (), **fields: Any) -> retention_pb2.ListPurgesRequest:
+    numbers: list[Any] = [
+        one if isinstance(one, int) else retention_pb2.PurgeState.Value(f"PURGE_STATE_{one}") for one in states
+    ]
+    return retention_pb2.ListPurgesRequest(states=numbers, **fields)
+
+
+def claim_purge(**fields: Any) -> retention_pb2.ClaimPurgeRequest:
+    return retention_pb2.ClaimPurgeRequest(**fields)
+
+
+def approve_purge(**fields: Any) -> retention_pb2.ApprovePurgeRequest:
+    return retention_pb2.ApprovePurgeRequest(**fields)
+
+
+def reject_purge(**fields: Any) -> retention_pb2.RejectPurgeRequest:
+    return retention_pb2.RejectPurgeRequest(**fields)
+
+
+def execute_purge(*, lease: CleanupLease, **fields: Any) -> retention_pb2.ExecutePurgeRequest:
+    return retention_pb2.ExecutePurgeRequest(lease=_cleanup(lease), **fields)
+
+
+def get_purge_evidence(**fields: Any) -> retention_pb2.GetPurgeEvidenceRequest:
+    return retention_pb2.GetPurgeEvidenceRequest(**fields)
+
+
+def list_holds(**fields: Any) -> retention_pb2.ListHoldsRequest:
+    return retention_pb2.ListHoldsRequest(**fields)
 
 
 def list_tombstones(**fields: Any) -> retention_pb2.ListTombstonesRequest:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.model import arguments as some
 from tests.model.contract.ledger import Reservation
 from tests.model.contract.model import Model
-from tests.model.contract.rows import Lease, Task
+from tests.model.contract.rows import CleanupLease, Lease, Purge, Task
 from tests.model.pair import Pair
 
 T = TypeVar("T")
@@ -155,6 +155,29 @@ class Choices:
             {"task_id": some.UNKNOWN},
         ]  # fmt: skip
         return lease._replace(**pick(draw, forged))
+
+    def _any_cleanup(self, draw: Draw, tenant_id: str) -> tuple[CleanupLease, str]:
+        """Mostly a cleanup lease that holds, and whose it is; also one that held, and one made up."""
+        if pick(draw, (True, True, True, False)) and tenant_id in self.model.tenants:
+            fields = {"owner_id": pick(draw, some.CLEANERS), "principal": pick(draw, some.PRINCIPALS)}
+            self.pair.say("claim_cleanup", tenant_id=tenant_id, lease_ms=30_000, **fields)
+        known = [one for one in self.pair.cleanups if one[0].tenant_id == tenant_id]
+        if not known:
+            return CleanupLease(tenant_id, "c1", 1, self.model.epoch), "ann"
+        lease, principal = pick(draw, [*known[-1:] * 6, known[0]])
+        forged: list[Fields] = [{}] * 8 + [{"token": lease.token + 1}, {"epoch": lease.epoch + 1}, {"owner_id": "c3"}]
+        return lease._replace(**pick(draw, forged)), pick(draw, [principal] * 8 + ["eve"])
+
+    def _last_cursor(self, tenant_id: str) -> int:
+        return self.model.tenants[tenant_id].last_cursor if tenant_id in self.model.tenants else 0
+
+    def _decision(self, draw: Draw, purges: Sequence[Purge], number: int) -> Fields:
+        """Mostly under the claim, by whose it is, if there is one; or directly."""
+        reviewer, token = (purges[number - 1].reviewer, purges[number - 1].token) if 1 <= number <= len(purges) else ("", 0)
+        return {
+            "claim_token": pick(draw, (token, token, 0, token + 1)),
+            "principal": pick(draw, (reviewer or "bob", reviewer or "bob", *some.PRINCIPALS)),
+        }
 
     def _usage(self, draw: Draw, held: Reservation | None) -> dict[str, int]:
         """Of a budget: what fits to what the task holds, now and then more than that."""

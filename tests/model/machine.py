@@ -20,7 +20,8 @@ WEIGHTS: Final = {
     "lease": 7, "advance": 4, "suspend": 4, "publish": 4, "reserve": 4, "append": 3, "answer": 3, "repeat": 3, "batch": 3,
     "bring_along": 3, "heartbeat": 3, "cancel": 3, "create": 3, "read": 3, "take_over": 3, "complete": 2, "fail": 2,
     "release": 2, "fork": 2, "settle": 2, "watch": 2, "redrive": 2, "wish": 2, "list": 1, "progress": 1, "confirm": 1,
-    "attach": 1, "set_policy": 1, "set_budget": 1, "remove_budget": 1, "forget_facts": 1, "pause": 1, "resume": 1, "remove": 1,
+    "attach": 1, "set_policy": 1, "set_budget": 1, "remove_budget": 1, "forget_facts": 1, "pause": 1, "resume": 1, "remove": 2,
+    "clean": 2, "hold": 1, "end_hold": 1, "look_at_what_is_over": 1, "export": 1, "purge": 3,
     "compact": 1, "lose_workers": 1, "restore": 1, "cut": 1, "crash": 1,
 }  # fmt: skip
 STEPS: Final = [name for name, weight in WEIGHTS.items() for _ in range(weight)]

@@ -112,6 +112,14 @@ MUTANTS: Final = {
     "tombstones that count for all tenants": Mutant(
         "remove_tasks", "v_last + row_number() OVER (ORDER BY d.handle_ends_at, d.task_id)", "nextval('turn')"
     ),
+    "a held task that is removed": Mutant("remove_tasks", " AND NOT s.held\n", "\n"),
+    "a digest of something else": Mutant("remove_tasks", "sha256(d.history)", "sha256(d.tool::bytea)"),
+    "a cleanup lease that ran out and holds": Mutant("has_cleanup", " AND c.expires_at > p_now", ""),
+    "a cleanup lease that is taken from another": Mutant("claim_cleanup", "c.owner_id IS NULL OR", "true OR"),
+    "a purge of what is not exported": Mutant("prepare_purge", "t.cursor <= v_watermark AND ", ""),
+    "a purge of what is held": Mutant("execute_purge", "AND h.released_at IS NULL) THEN", "AND false) THEN"),
+    "a purge that is decided twice": Mutant("decide_purge", "WHEN v_purge.state <> 'PENDING' THEN 'DECIDED'", ""),
+    "an export that goes back": Mutant("confirm_export", "e.through_cursor >= p_through", "e.through_cursor = p_through"),
     "a pending signal that is compacted": Mutant("compact_signals", "AND x.state <> 'PENDING'\n", "\n"),
     # Budgets.
     "a finish before the settlement": Mutant("finish_tasks", "AND s.recovery_ms IS NULL", ""),

@@ -10,7 +10,7 @@ from tests.model import calls
 from tests.model.contract.checks import Answer, Refused
 from tests.model.contract.ledger import replay
 from tests.model.contract.model import Model
-from tests.model.contract.rows import Lease
+from tests.model.contract.rows import CleanupLease, Lease
 from tests.model.coverage import Seen
 from tests.model.operations import BATCHES, CODES, read_operations
 from tests.model.picture import draw_picture
@@ -27,6 +27,7 @@ class Pair:
         self.model = Model(START, LIMITS)
         self.said: list[tuple[str, dict[str, Any]]] = []
         self.granted: list[Lease] = []
+        self.cleanups: list[tuple[CleanupLease, str]] = []
         self.dice = 0.5
         self.agreed = True
         self.seen: Seen = Counter() if seen is None else seen
@@ -166,8 +167,9 @@ class Pair:
         for tenant_id, signal_id in list(self.model.signals)[-2:]:
             self._read("get_signal", tenant_id=tenant_id, signal_id=signal_id)
         for tenant_id in some.TENANTS:
-            for name in ("get_tenant", "list_tasks", "list_tombstones", "get_budget"):
+            for name in ("get_tenant", "list_tasks", "list_holds", "list_purges", "get_retention", "get_budget"):
                 self._read(name, tenant_id=tenant_id)
+            self._read("list_tombstones", tenant_id=tenant_id, with_history=True)
             facts = self._read("list_budget_facts", tenant_id=tenant_id, page_size=1_000).get("facts", [])
             if facts:  # those that are left are the ledger
                 last = facts[-1]["budget"]
@@ -190,6 +192,8 @@ class Pair:
     def _agree(self, name: str, fields: dict[str, Any], answer: Outcome) -> Any:
         self._compare(name, answer, self._expect(name, fields, answer))
         self._keep(answer)
+        if name == "claim_cleanup" and answer[0] == "OK" and "lease" in answer[1]:
+            self.cleanups.append((CleanupLease(**answer[1]["lease"]), fields["principal"]))
         self.look()
         return answer[1]
 
@@ -238,13 +242,20 @@ class Pair:
             self.granted += [Lease(**{"epoch": 0} | task["lease"]) for task in answer[1].get("tasks", ()) if "lease" in task]
 
 
+_TOLD = ("replayed", "adopted", "lease", "tombstones", "claim_token", "retry_at", "tasks", "keys", "next_page_token")
+
+
 def _outcome(code: str, answer: Any) -> str:
     """What an answer came to, in few words."""
     if code != "OK":
         return str(answer)
     told = [str(answer[name]) for name in ("outcome", "state") if name in answer]
     told += sorted({*answer.get("outcomes", ()), *(one["outcome"] for one in answer.get("items", ()) if "outcome" in one)})
-    told += [name for name in ("replayed", "adopted", "retry_at", "tasks", "keys", "next_page_token") if name in answer]
+    told += [
+        name
+        for name in ("replayed", "adopted", "lease", "tombstones", "retry_at", "tasks", "keys", "next_page_token")
+        if name in answer
+    ]
     return " ".join(["OK", *told])
 
 

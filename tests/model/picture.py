@@ -39,6 +39,22 @@ UNION ALL SELECT 'S10 cancelled with an outcome ' || s.task_id FROM tenure.task_
   WHERE s.state NOT IN ('COMPLETED', 'FAILED')
 UNION ALL SELECT 'S11 a tombstone and a task ' || s.task_id FROM tenure.task_state s
   JOIN tenure.tombstone USING (tenant_id, task_id)
+UNION ALL SELECT 'S11 a task is held and its row does not say so, or not held ' || s.task_id FROM tenure.task_state s
+  WHERE s.held <> EXISTS (SELECT FROM tenure.hold h WHERE h.tenant_id = s.tenant_id AND h.task_id = s.task_id
+                          AND h.released_at IS NULL)
+UNION ALL SELECT 'S11 a hold of what is gone ' || h.task_id FROM tenure.hold h
+  WHERE h.released_at IS NULL AND NOT EXISTS (
+    SELECT FROM tenure.task t WHERE (t.tenant_id, t.task_id) = (h.tenant_id, h.task_id) UNION ALL
+    SELECT FROM tenure.tombstone t WHERE (t.tenant_id, t.task_id) = (h.tenant_id, h.task_id))
+UNION ALL SELECT 'S11 purged without evidence or an export ' || n.cursor FROM (
+    SELECT t.tenant_id, g.cursor FROM tenure.tenant t, generate_series(1, t.tombstones) g(cursor)) n
+  WHERE NOT EXISTS (SELECT FROM tenure.tombstone t WHERE (t.tenant_id, t.cursor) = (n.tenant_id, n.cursor))
+    AND NOT EXISTS (SELECT FROM tenure.purge_evidence e WHERE e.tenant_id = n.tenant_id
+                    AND n.cursor BETWEEN e.first_cursor AND e.last_cursor AND e.last_cursor <= e.watermark)
+UNION ALL SELECT 'S11 approved by who prepared it ' || e.number FROM tenure.purge_evidence e
+  WHERE e.prepared_by = e.approved_by
+UNION ALL SELECT 'S11 a digest is not that of its history ' || t.task_id FROM tenure.tombstone t
+  WHERE sha256(t.history) <> t.history_digest
 """
 """Invariants of the reliability plan, section 5, by its numbers; no row, ever. $2 are the tenants whose policy was not made
 tighter than what they have."""
@@ -49,6 +65,11 @@ def _rows(columns: str, source: str) -> str:
 
 
 _PARTS: Final = {
+    "cleanups": _rows("tenant_id, token, owner_id, principal, clock.us(expires_at)", "cleanup_lease"),
+    "holds": _rows("tenant_id, number, task_id, released_by", "hold"),
+    "purges": _rows("tenant_id, number, state, claim_token, decided_by", "purge"),
+    "exports": _rows("tenant_id, through_cursor, receipt", "tombstone_export"),
+    "stones": _rows("tenant_id, cursor, task_id", "tombstone"),
     "tasks": _rows("tenant_id, task_id, state, change, token, lines, checkpoints, ready", "task_state"),
     "tenants": _rows("tenant_id, outstanding, leased, tombstones", "tenant"),
     "signals": _rows("tenant_id, signal_id, task_id, name, state", "signal"),
@@ -67,10 +88,14 @@ QUERY: Final = "SELECT jsonb_build_object(" + ", ".join(f"'{name}', {query}" for
 """Everything that changes seldom, and of the tasks $1 what happened to them. One row, one text of JSON."""
 
 
+_SORTED: Final = ("cleanups", "holds", "purges", "exports", "stones")
+
+
 def read_picture(text: str) -> Picture:
     """What the query says."""
     found = json.loads(text)
     picture: Picture = {name: sorted(map(tuple, found[name])) for name in ("tasks", "tenants", "signals")}
+    picture |= {name: sorted(map(tuple, found[name]), key=str) for name in _SORTED}
     picture["questions"] = sorted(map(tuple, found["questions"]), key=str)
     picture["budgets"] = sorted([(*row[:3], *map(_amounts, row[3:])) for row in found["budgets"]], key=str)
     picture["history"] = _by_task(found["history"], ("line", "event", "at", "worker_id", "token", "detail"))
@@ -86,7 +111,7 @@ def draw_picture(model: Model, touched: Iterable[tuple[str, str]]) -> Picture:
     tenants = []
     for name, tenant in model.tenants.items():
         told = model.get_tenant(tenant_id=name)["tenant"]
-        tenants.append((name, told.get("outstanding", 0), told.get("leased", 0), len(tenant.tombstones)))
+        tenants.append((name, told.get("outstanding", 0), told.get("leased", 0), tenant.last_cursor))
     checkpoints = {
         task.task_id: [
             lean(**{k: v for k, v in one.items() if k != "payload"}, media_type=one["payload"]["media_type"],
@@ -101,6 +126,26 @@ def draw_picture(model: Model, touched: Iterable[tuple[str, str]]) -> Picture:
             for task in tasks
         ),
         "tenants": sorted(tenants),
+        "cleanups": sorted(
+            ((name, one.token, one.owner_id or None, one.principal or None, one.expires_at if one.owner_id else None)
+             for name, tenant in model.tenants.items() if (one := tenant.cleanup)), key=str,
+        ),
+        "holds": sorted(
+            ((name, hold["number"], hold["task_id"], hold.get("released_by"))
+             for name, tenant in model.tenants.items() for hold in tenant.holds), key=str,
+        ),
+        "purges": sorted(
+            ((name, one.about["number"], one.state, one.token, one.decided_by or None)
+             for name, tenant in model.tenants.items() for one in tenant.purges), key=str,
+        ),
+        "exports": sorted(
+            ((name, one["through_cursor"], one["receipt"])
+             for name, tenant in model.tenants.items() for one in tenant.exports), key=str,
+        ),
+        "stones": sorted(
+            ((name, one["cursor"], one["task_id"]) for name, tenant in model.tenants.items() for one in tenant.tombstones),
+            key=str,
+        ),
         "signals": sorted((*key, one.task_id, one.name, one.state) for key, one in model.signals.items()),
         "questions": sorted(
             ((*task.key, one.key, one.state, None if one.response is None else one.response.hex())

@@ -15,7 +15,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from taskstore.v1 import retention_pb2, tasks_pb2, types_pb2
+from taskstore.v1 import tasks_pb2, types_pb2
 
 from mcp_bridge.app import Bridge
 from mcp_bridge.config import Config
@@ -24,6 +24,7 @@ from tests.conftest import Clock, Stubs
 from tests.security.authority import ISSUER, Authority
 from tests.security.conftest import ROUTES
 from tests.store.builders import DAY_MS, cancel, set_policy
+from tests.store.retention import remove
 
 SAMPLES = int(os.environ.get("SECURITY_SAMPLES", "60"))
 POLLS_PER_ID = 10  # so many are answered at once
@@ -70,7 +71,7 @@ async def everything_that_is_not_anns(store: Stubs, clock: Clock, count: int) ->
     for task_id in removed:
         await store.tasks.CancelTask(cancel(task_id, tenant_id="acme"))
     await clock.advance(seconds=2 * 86_400)
-    while (await store.retention.RemoveTasks(retention_pb2.RemoveTasksRequest(tenant_id="acme"))).tombstones:
+    while await remove(store, tenant_id="acme"):
         pass
     expired = await ids_of(store, count)
     for task_id in expired:

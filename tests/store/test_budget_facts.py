@@ -33,6 +33,7 @@ from tests.store.builders import (
     lease,
     refusal_of,
 )
+from tests.store.retention import remove
 
 
 async def test_the_facts_read_in_order_are_exactly_the_ledger(store: Stubs, clock: Clock, database: asyncpg.Connection) -> None:
@@ -85,7 +86,7 @@ async def test_facts_are_never_changed_and_outlive_their_tasks(
     await store.leases.CompleteTask(complete(held))
     before = await facts(store)
     await clock.advance(seconds=3 * 86_400)
-    assert await database.fetchval("SELECT count(*) FROM tenure.remove_tasks(tenure.allow($1), 10)", TENANT) == 1
+    assert len(await remove(store)) == 1
     assert await database.fetchval("SELECT count(*) FROM tenure.reservation") == 0
     with pytest.raises(asyncpg.RaiseError, match="never changed"):
         await database.execute("UPDATE tenure.budget_fact SET token = 0")
@@ -121,7 +122,12 @@ async def test_a_tenant_without_a_budget_is_told_so_and_pays_nothing_for_it(stor
         assert await database.fetchval(cancelling, [TENANT], [UUID(gone)]) == "CANCELLED"
         await database.execute("UPDATE clock.shift SET by = '3 days'")
         assert await database.fetchval("SELECT event FROM tenure.promote_due(10, 1, 10)") == "LEASE_EXPIRED"
-        assert await database.fetchval("SELECT count(*) FROM tenure.remove_tasks(tenure.allow($1), 10)", TENANT) == 2
+        assert (
+            await database.fetchval("SELECT outcome FROM tenure.claim_cleanup(tenure.allow($1), 'o', 'p', 60000)", TENANT)
+            == "TAKEN"
+        )
+        removal = "SELECT count(*) FROM tenure.remove_tasks(tenure.allow($1), 'o', 'p', 1, 1, 10)"
+        assert await database.fetchval(removal, TENANT) == 2
         looks = await database.fetch(
             "SELECT relname, coalesce(seq_scan, 0) + coalesce(idx_scan, 0) AS scans FROM pg_stat_xact_user_tables "
             "WHERE relname = ANY ($1)",

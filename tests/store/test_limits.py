@@ -26,6 +26,20 @@ from tests.store.builders import (
     release,
     retry_policy,
 )
+from tests.store.retention import (
+    OPERATOR,
+    approve_purge,
+    claim_cleanup,
+    claim_purge,
+    cleanup_lease,
+    confirm_export,
+    ended,
+    execute_purge,
+    place_hold,
+    prepare_purge,
+    reject_purge,
+    remove_tasks,
+)
 
 YEAR_MS: Final = 366 * DAY_MS
 NAMES_REFUSED: Final = ("", "a b", "a/b", "ü", "a\n", "a\0", "a" * 129, "*")
@@ -294,20 +308,65 @@ async def test_the_fields_of_policies_and_of_retention(store: Stubs) -> None:
     )
     tenant = tenants_pb2.GetTenantRequest(tenant_id=TENANT)
     await assert_bounds(store.tenants.GetTenant, tenant, [("tenant_id", "tenant_id", NAMES_REFUSED, ())])
-    remove = retention_pb2.RemoveTasksRequest(tenant_id=TENANT)
-    bounds: list[Bound] = [
-        ("tenant_id", "tenant_id", NAMES_REFUSED, ()),
-        ("limit", "limit", (-1, 1_001), (0, 1, 1_000)),
-    ]
-    await assert_bounds(store.retention.RemoveTasks, remove, bounds)
+    await assert_retention_bounds(store)
     listed = retention_pb2.ListTombstonesRequest(tenant_id=TENANT)
-    bounds = [
+    bounds: list[Bound] = [
         ("page_size", "page_size", (-1, 1_001), (0, 1, 1_000)),
         ("after_cursor", "after_cursor", (-1,), (0, 2**63 - 1)),
     ]
     await assert_bounds(store.retention.ListTombstones, listed, bounds)
     stone = retention_pb2.GetTombstoneRequest(tenant_id=TENANT, task_id=SOME_ID)
     await assert_bounds(store.retention.GetTombstone, stone, [("task_id", "task_id", IDS_REFUSED, ())])
+
+
+async def assert_retention_bounds(store: Stubs) -> None:
+    lease_ms: Bound = ("lease_ms", "lease_ms", (999, 900_001), (1_000, 900_000))
+    principal: Bound = ("principal", "principal", ("", " ", "p" * 2_049, "\0"), ())
+    owner: Bound = ("owner_id", "owner_id", NAMES_REFUSED, NAMES_TAKEN[:1])
+    await assert_bounds(store.retention.ClaimCleanup, claim_cleanup(owner_id=NAMES_TAKEN[0]), [owner, lease_ms, principal])
+    lease = await cleanup_lease(store, owner_id=NAMES_TAKEN[0])
+    leased = [
+        (f"lease.{name}", f"lease.{name}", NAMES_REFUSED, ()) for name in ("tenant_id", "owner_id")
+    ]  # fmt: skip
+    limit: Bound = ("limit", "limit", (-1, 1_001), (0, 1, 1_000))
+    await assert_bounds(store.retention.RemoveTasks, remove_tasks(lease), [*leased, limit, principal])
+    beat = retention_pb2.HeartbeatCleanupRequest(lease=lease, lease_ms=1_000, principal=OPERATOR)
+    await assert_bounds(store.retention.HeartbeatCleanup, beat, [*leased, lease_ms, principal])
+    looked = retention_pb2.ListCleanupTenantsRequest()
+    page: Bound = ("page_size", "page_size", (-1, 1_001), (0, 1, 1_000))
+    after: Bound = ("after_tenant_id", "after_tenant_id", ("a b", "x" * 129), ("", "a"))
+    await assert_bounds(store.retention.ListCleanupTenants, looked, [page, after])
+    placed = place_hold(await ended(store))
+    reason: Bound = ("reason", "reason", ("", " ", "r" * 1_025, "\0"), ("r" * 1_024,))
+    ids: Bound = ("task_id", "task_id", IDS_REFUSED, ())
+    await assert_bounds(store.governance.PlaceHold, placed, [reason, ids, principal])
+    await assert_purge_bounds(store, lease)
+    listed = retention_pb2.ListHoldsRequest(tenant_id=TENANT)
+    number: Bound = ("after_number", "after_number", (-1,), (0, 2**63 - 1))
+    await assert_bounds(store.governance.ListHolds, listed, [page, number])
+
+
+async def assert_purge_bounds(store: Stubs, lease: retention_pb2.CleanupLease) -> None:
+    principal: Bound = ("principal", "principal", ("", "p" * 2_049), ())
+    receipt: Bound = ("receipt", "receipt", ("", " ", "r" * 513, "a\nb", "\x7f"), ())
+    through: Bound = ("through_cursor", "through_cursor", (0, -1, 1), ())
+    await assert_bounds(store.governance.ConfirmExport, confirm_export(1), [receipt, through, principal])
+    times: list[Bound] = [(name, name, (0, -1), ()) for name in ("retention_ms", "approval_ms")]
+    request_id: Bound = ("request_id", "request_id", ("", "r" * 129), ())
+    limit: Bound = ("limit", "limit", (-1, 1_001), ())
+    await assert_bounds(store.governance.PreparePurge, prepare_purge(lease), [request_id, limit, principal, *times])
+    number: Bound = ("number", "number", (-1,), ())
+    token: Bound = ("claim_token", "claim_token", (-1,), ())
+    reason: Bound = ("reason", "reason", ("", " ", "r" * 1_025, "a\tb"), ())
+    await assert_bounds(store.governance.ApprovePurge, approve_purge(), [number, token, principal])
+    await assert_bounds(store.governance.RejectPurge, reject_purge(), [number, token, principal, reason])
+    claim_bounds: list[Bound] = [number, ("lease_ms", "lease_ms", (999, 900_001), (1_000, 900_000)), principal]
+    await assert_bounds(store.governance.ClaimPurge, claim_purge(), claim_bounds)
+    await assert_bounds(store.governance.ExecutePurge, execute_purge(lease), [number, principal])
+    listed = retention_pb2.ListPurgesRequest(tenant_id=TENANT)
+    states: Bound = ("states", "states", ([0], [7], [1, -1]), ([1, 6], []))
+    page: Bound = ("page_size", "page_size", (-1, 1_001), (0, 1, 1_000))
+    await assert_bounds(store.governance.ListPurges, listed, [states, page])
 
 
 async def test_defaults_stand_for_zero(store: Stubs) -> None:

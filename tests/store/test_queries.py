@@ -12,12 +12,17 @@ import pytest
 import store_service
 from store_service.db.queries import Queries
 from store_service.model.explanations import Situation
-from store_service.model.tasks import TenantPolicy, Tombstone
+from store_service.model.purges import Purge, PurgeEvidence, TombstoneExport
+from store_service.model.retention import Hold, Tombstone
+from store_service.model.tasks import TenantPolicy
 from store_service.model.waits import SignalFacts
 
 FLOORS: Final = Path(str(store_service.__file__)).parent
 FILES: Final = sorted(path.name for path in (FLOORS / "db").glob("*.sql"))
 TOMBSTONE: Final = {field.name for field in fields(Tombstone)}
+PURGE: Final = {field.name for field in fields(Purge)}
+EVIDENCE: Final = {field.name for field in fields(PurgeEvidence)}
+HOLD: Final = {field.name for field in fields(Hold)}
 WHOLE: Final = {
     "get_tenant": {
         *("tenant_id", "outstanding", "leased", "workflow", "version", "actor", "reason", "paused_at"),
@@ -27,9 +32,20 @@ WHOLE: Final = {
     "list_signals": {field.name for field in fields(SignalFacts)},
     "list_signals_of_task": {field.name for field in fields(SignalFacts)},
     "explain_task": {field.name for field in fields(Situation)},
-    "remove_tasks": TOMBSTONE,
+    "remove_tasks": TOMBSTONE | {"outcome"},
     "list_tombstones": TOMBSTONE,
     "get_tombstone": TOMBSTONE,
+    "place_hold": HOLD | {"outcome", "replayed"},
+    "release_hold": HOLD | {"outcome"},
+    "list_holds": HOLD,
+    "list_holds_of_task": HOLD,
+    "confirm_export": {field.name for field in fields(TombstoneExport)} | {"outcome"},
+    "prepare_purge": PURGE | {"outcome"},
+    "list_purges": PURGE,
+    "claim_purge": PURGE | {"outcome"},
+    "decide_purge": PURGE | {"outcome"},
+    "execute_purge": EVIDENCE | {"outcome"},
+    "get_purge_evidence": EVIDENCE,
 }
 """Rows that are read as a whole, into a class."""
 UNREAD: Final = {

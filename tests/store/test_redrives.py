@@ -33,6 +33,7 @@ from tests.store.builders import (
     set_policy,
     suspend,
 )
+from tests.store.retention import remove
 
 QUEUED, FAILED = types_pb2.TASK_STATE_QUEUED, types_pb2.TASK_STATE_FAILED
 UNKNOWN = "5d0f3c7a-91be-42d6-80c4-7e2f6a1b93d8"
@@ -252,8 +253,7 @@ async def test_what_is_removed_is_not_redriven_and_what_is_redriven_is_not_remov
     gone, kept = await failed(store, ttl_ms=1), await failed(store, ttl_ms=1)
     await clock.advance(seconds=DAY + 60)
     await redrive(store, task_ids=[kept])
-    removed = await store.retention.RemoveTasks(retention_pb2.RemoveTasksRequest(tenant_id=TENANT))
-    assert [one.task_id for one in removed.tombstones] == [gone]
+    assert [one.task_id for one in await remove(store)] == [gone]
     assert outcomes(await redrive(store, "r2", task_ids=[gone, kept])) == [(gone, "NOT_FAILED"), (kept, "NOT_FAILED")]
 
 

@@ -1,8 +1,8 @@
 """What is over is removed when its time has come, not before, and leaves a tombstone each."""
 
 import asyncio
-from collections.abc import Sequence
-from typing import Final
+import hashlib
+import json
 from uuid import uuid4
 
 import asyncpg
@@ -10,6 +10,7 @@ import grpc
 from taskstore.v1 import leases_pb2, retention_pb2, tasks_pb2, types_pb2
 
 from tests.conftest import Clock, Stubs
+from tests.descriptors import methods
 from tests.store.builders import (
     DAY_MS,
     LOCK_TENANT,
@@ -29,21 +30,7 @@ from tests.store.builders import (
     refusal_of,
     set_policy,
 )
-
-DAY: Final = 86_400.0
-HOUR_MS: Final = 3_600_000
-
-
-async def remove(store: Stubs, *, limit: int = 0, tenant_id: str = TENANT) -> Sequence[retention_pb2.Tombstone]:
-    """Removes what is due."""
-    return (await store.retention.RemoveTasks(retention_pb2.RemoveTasksRequest(tenant_id=tenant_id, limit=limit))).tombstones
-
-
-async def ended(store: Stubs, *, ttl_ms: int = HOUR_MS) -> str:
-    """A task that ended now."""
-    task = await create(store, workflow="ended", ttl_ms=ttl_ms)
-    await store.tasks.CancelTask(cancel(task.task_id))
-    return task.task_id
+from tests.store.retention import DAY, HOUR_MS, OPERATOR, REMOVE_ONE, cleanup_lease, ended, fence, remove, remove_tasks
 
 
 async def test_nothing_is_removed_before_its_handle_and_then_its_retention_have_ended(store: Stubs, clock: Clock) -> None:
@@ -85,6 +72,7 @@ async def test_what_is_removed_is_gone_and_its_request_id_is_free(
     assert tombstone == retention_pb2.Tombstone(
         tenant_id=TENANT, cursor=1, task_id=task.task_id, tool="report", workflow="report", workflow_version=1,
         state=types_pb2.TASK_STATE_COMPLETED, created_at=task.created_at, ended_at=ended_at, removed_at=tombstone.removed_at,
+        removed_by=OPERATOR, history_lines=3, history_digest=tombstone.history_digest,
     )  # fmt: skip
     for call in (
         store.tasks.GetTask(tasks_pb2.GetTaskRequest(tenant_id=TENANT, task_id=task.task_id)),
@@ -129,7 +117,6 @@ async def test_tombstones_are_dense_per_tenant_and_paged(store: Stubs, clock: Cl
         request_one = retention_pb2.GetTombstoneRequest(tenant_id=tenant_id, task_id=task_id)
         refused = await refusal_of(store.retention.GetTombstone(request_one))
         assert (refused.code, refused.reason) == (grpc.StatusCode.NOT_FOUND, "TOMBSTONE_NOT_FOUND")
-    assert not await remove(store, tenant_id="nobody")
 
 
 async def test_removals_at_once_remove_each_task_once(
@@ -137,10 +124,11 @@ async def test_removals_at_once_remove_each_task_once(
 ) -> None:
     ids = [await ended(store) for _ in range(12)]
     await clock.advance(seconds=2 * DAY)
+    request = remove_tasks(await cleanup_lease(store), limit=5)
     async with holding(dsn, LOCK_TENANT, TENANT):
-        calls = [asyncio.ensure_future(remove(each, limit=5)) for each in (store, second_store, store)]
+        calls = [asyncio.ensure_future(each.retention.RemoveTasks(request)) for each in (store, second_store, store)]
         await blocked(database, count=3)
-    stones = [one for some in await asyncio.gather(*calls) for one in some]
+    stones = [one for answer in await asyncio.gather(*calls) for one in answer.tombstones]
     assert sorted(one.task_id for one in stones) == sorted(ids)
     assert sorted(one.cursor for one in stones) == list(range(1, 13))
 
@@ -152,12 +140,13 @@ async def test_a_cursor_becomes_visible_only_after_all_lower_ones(
     for _ in range(2):
         await ended(store)
     await clock.advance(seconds=2 * DAY)
-    async with holding(dsn, "SELECT tenure.remove_tasks(tenure.allow($1), 1)", TENANT):
-        later = asyncio.ensure_future(remove(store))
+    lease = await cleanup_lease(store)
+    async with holding(dsn, REMOVE_ONE, *fence(lease)):
+        later = asyncio.ensure_future(store.retention.RemoveTasks(remove_tasks(lease)))
         await blocked(database)
         request = retention_pb2.ListTombstonesRequest(tenant_id=TENANT)
         assert not (await store.retention.ListTombstones(request)).tombstones
-    assert [one.cursor for one in await later] == [2]
+    assert [one.cursor for one in (await later).tombstones] == [2]
 
 
 async def test_a_shorter_retention_holds_at_once_and_a_longer_one_too(store: Stubs, clock: Clock) -> None:
@@ -195,3 +184,71 @@ async def test_every_way_to_end_leads_to_removal(store: Stubs, clock: Clock, dat
     states = [types_pb2.TaskState.Name(one.state).removeprefix("TASK_STATE_") for one in stones]
     assert states[:3] == ["COMPLETED", "FAILED", "CANCELLED"]
     assert (states[3], stones[3].task_id) == ("FAILED", late.task_id)
+
+
+async def test_a_tombstone_tells_the_history_whose_digest_it_has(store: Stubs, clock: Clock) -> None:
+    held = (await create_and_lease(store, ttl_ms=1)).lease
+    await store.leases.FailTask(fail(held, message='it "broke"\n\té \u2028 \x7f'))
+    request = tasks_pb2.ListTaskHistoryRequest(tenant_id=TENANT, task_id=held.task_id)
+    lines = (await store.tasks.ListTaskHistory(request)).lines
+    await clock.advance(seconds=2 * DAY)
+    (removed,) = await remove(store)
+    get_one = retention_pb2.GetTombstoneRequest(tenant_id=TENANT, task_id=held.task_id)
+    tombstone = (await store.retention.GetTombstone(get_one)).tombstone
+    told = [
+        [
+            line.line, tasks_pb2.HistoryEvent.Name(line.event).removeprefix("HISTORY_EVENT_"), line.at.ToMicroseconds(),
+            line.worker_id or None, line.token or None, line.detail,
+        ]
+        for line in lines
+    ]  # fmt: skip
+    assert tombstone.history.decode() == "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in told)
+    assert tombstone.history_digest == hashlib.sha256(tombstone.history).digest() == removed.history_digest
+    assert tombstone.history_lines == len(lines) == 3
+    assert not removed.history
+    listed = retention_pb2.ListTombstonesRequest(tenant_id=TENANT)
+    assert (await store.retention.ListTombstones(listed)).tombstones == [removed]
+    listed.with_history = True
+    assert (await store.retention.ListTombstones(listed)).tombstones == [tombstone]
+
+
+async def test_a_history_longer_than_a_mebibyte_is_digested_and_not_kept_and_pages_of_histories_end_in_time(
+    store: Stubs, clock: Clock, database: asyncpg.Connection
+) -> None:
+    ids = [await ended(store) for _ in range(8)]
+    for number, (task_id, lines) in enumerate(zip(ids, (1_200, *[900] * 7), strict=True)):
+        await database.execute(
+            "INSERT INTO tenure.history SELECT tenant_id, task_id, n, 'RELEASED', at, 'w', 1, repeat('x', 1000) "
+            "FROM tenure.history, generate_series(2, $2::int) n WHERE task_id = $1::text::uuid AND line = 0",
+            task_id, lines,
+        )  # fmt: skip
+        await database.execute(
+            "UPDATE tenure.task_state SET lines = $2, handle_ends_at = handle_ends_at + $3 * interval '1 s' "
+            "WHERE task_id = $1::text::uuid", task_id, lines + 1, number,
+        )  # fmt: skip
+    await clock.advance(seconds=2 * DAY)
+    assert len(await remove(store)) == 8
+    found: list[retention_pb2.Tombstone] = []
+    pages = []
+    while True:
+        request = retention_pb2.ListTombstonesRequest(tenant_id=TENANT, after_cursor=len(found), with_history=True)
+        page = (await store.retention.ListTombstones(request)).tombstones
+        found += page
+        pages.append(len(page))
+        if not page:
+            break
+    assert [one.task_id for one in found] == ids
+    assert (found[0].history, found[0].history_lines) == (b"", 1_201)
+    assert all(900_000 < len(one.history) <= 2**20 for one in found[1:])
+    assert len(pages) > 2
+    assert max(pages) < 8
+
+
+def test_nobody_can_ask_for_an_id_so_none_of_a_task_that_is_gone_comes_back() -> None:
+    """The store makes the ids of tasks: a request to create or to fork one has no field for it."""
+    for name in ("CreateTask", "ForkTask"):
+        about = methods()[name].input_type
+        assert {field.name for field in about.fields if "id" in field.name.split("_")} == {
+            "CreateTask": {"tenant_id", "request_id"},
+            "ForkTask": {"tenant_id", "request_id", "source_task_id"},
+        }[name]

@@ -71,6 +71,7 @@ CREATE TABLE tenure.task_state (
   finish_token        bigint,                        -- replay memory of the last finish, until the next claim
   finish_digest       bytea,
   recovery_ms         bigint,                        -- it holds a reservation, forfeited so long after its lease ran out
+  held                boolean NOT NULL DEFAULT false,  -- it must be kept: see hold
   PRIMARY KEY (tenant_id, task_id),
   CHECK (state IN ('QUEUED', 'LEASED', 'WAITING', 'COMPLETED', 'FAILED', 'CANCELLED')),
   CHECK ((state = 'LEASED') = (worker_id IS NOT NULL)),
@@ -86,7 +87,7 @@ CREATE INDEX task_due ON tenure.task_state (check_at) WHERE check_at IS NOT NULL
 CREATE INDEX task_listed ON tenure.task_state (tenant_id, state, workflow, created_at, task_id);
 CREATE INDEX task_failed ON tenure.task_state (tenant_id, workflow, version, failed_for, ended_at, task_id)
   WHERE state = 'FAILED';
-CREATE INDEX task_ended ON tenure.task_state (tenant_id, handle_ends_at) WHERE handle_ends_at IS NOT NULL;
+CREATE INDEX task_ended ON tenure.task_state (tenant_id, handle_ends_at, task_id) WHERE handle_ends_at IS NOT NULL AND NOT held;
 
 -- Append only. One line for each transition of a task.
 CREATE TABLE tenure.history (

@@ -7,12 +7,11 @@ to make it. Nothing here knows SQL, batches or locks.
 """
 
 from tests.model.contract.budgets import Budgets
+from tests.model.contract.governance import Governance
 from tests.model.contract.leases import Leases
-from tests.model.contract.retention import Retention
 from tests.model.contract.tasks import Tasks
-from tests.model.contract.tenants import Tenants
 from tests.model.contract.waits import Waits
 
 
-class Model(Tasks, Leases, Waits, Tenants, Budgets, Retention):
+class Model(Tasks, Leases, Waits, Budgets, Governance):
     """What the store does, one operation after the other."""

@@ -1,5 +1,7 @@
 """What the model is made of: tenants, tasks, waits, questions, signals, and how they are shown."""
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
@@ -25,6 +27,70 @@ class Lease(NamedTuple):
         return is_name(self.tenant_id) and is_id(self.task_id) and is_name(self.worker_id)
 
 
+class CleanupLease(NamedTuple):
+    """A right to remove what is over of a tenant, as its owner presents it."""
+
+    tenant_id: str
+    owner_id: str
+    token: int
+    epoch: int
+
+    @property
+    def is_formed(self) -> bool:
+        """Whatever it is worth."""
+        return is_name(self.tenant_id) and is_name(self.owner_id)
+
+
+@dataclass(slots=True)
+class Cleanup:
+    """Who may remove what is over of a tenant."""
+
+    token: int = 0
+    epoch: int = 0
+    owner_id: str = ""
+    principal: str = ""
+    expires_at: int = 0
+
+
+@dataclass(slots=True)
+class Purge:
+    """Tombstones that may be forgotten for good."""
+
+    asked: object
+    request_id: str
+    about: Answer
+    items: list[Answer]
+    state: str = "PENDING"
+    reviewer: str = ""
+    token: int = 0
+    claim_expires_at: int | None = None
+    decided_by: str = ""
+    decided_at: int | None = None
+    rejection: str = ""
+    evidence: Answer | None = None
+
+    def is_open(self, now: int) -> bool:
+        """Whether it may still come."""
+        return self.state in ("PENDING", "APPROVED") and self.about["deadline_at"] > now
+
+    def is_claimed(self, now: int) -> bool:
+        """Whether somebody has taken it."""
+        return self.claim_expires_at is not None and self.claim_expires_at > now
+
+    def shown_state(self, now: int) -> str:
+        """Where it stands."""
+        if self.state in ("PENDING", "APPROVED") and not self.is_open(now):
+            return "EXPIRED"
+        return "CLAIMED" if self.state == "PENDING" and self.is_claimed(now) else self.state
+
+    def shown(self, now: int) -> Answer:
+        """What everybody may read of it."""
+        return self.about | lean(
+            state=self.shown_state(now), reviewer=self.reviewer, claim_expires_at=self.claim_expires_at,
+            decided_by=self.decided_by, decided_at=self.decided_at, rejection=self.rejection,
+        )  # fmt: skip
+
+
 @dataclass(slots=True)
 class Tenant:
     """A policy, and when the tenant was last served."""
@@ -38,6 +104,11 @@ class Tenant:
     creates_at: int = 0
     turn: int = 0
     tombstones: list[Answer] = field(default_factory=list)
+    cleanup: Cleanup | None = None
+    holds: list[Answer] = field(default_factory=list)
+    exports: list[Answer] = field(default_factory=list)
+    purges: list["Purge"] = field(default_factory=list)
+    last_cursor: int = 0
     pauses: dict[tuple[str, int], Answer] = field(default_factory=dict)
     redrives: dict[str, tuple[object, list[Answer], int]] = field(default_factory=dict)
 
@@ -48,6 +119,10 @@ class Tenant:
             max_outstanding=self.max_outstanding, max_leased=self.max_leased, retention_ms=self.retention_ms,
             max_input_bytes=self.max_input_bytes, max_creates_per_second=self.max_creates_per_second,
         )  # fmt: skip
+
+    def is_held(self, task_id: str) -> bool:
+        """Whether this task must be kept, or its tombstone."""
+        return any(hold["task_id"] == task_id and "released_by" not in hold for hold in self.holds)
 
     def is_paused(self, lane: tuple[str, int]) -> bool:
         """Whether an operator holds this work back."""
@@ -246,10 +321,19 @@ class Task:
             wake=self.wake_shown(signals), early_answers=self.early_given,
         )  # fmt: skip
 
-    def tombstone(self, cursor: int, now: int) -> Answer:
+    @property
+    def history(self) -> bytes:
+        """What happened to it, as `retention.proto` says that it is told."""
+        names = ("line", "event", "at", "worker_id", "token", "detail")
+        blank = {"line": 0, "worker_id": None, "token": None, "detail": ""}
+        told = [json.dumps([(blank | line)[name] for name in names], ensure_ascii=False) + "\n" for line in self.lines]
+        return "".join(told).encode()
+
+    def tombstone(self, cursor: int, now: int, principal: str) -> Answer:
         """What stays of it."""
         return lean(
             tenant_id=self.tenant_id, cursor=cursor, task_id=self.task_id, tool=self.contract.get("tool"),
             workflow=self.lane[0], workflow_version=self.lane[1], state=self.state, created_at=self.created_at,
-            ended_at=self.ended_at, removed_at=now,
+            ended_at=self.ended_at, removed_at=now, removed_by=principal, history_lines=len(self.lines),
+            history_digest=hashlib.sha256(self.history).digest(), history=self.history,
         )  # fmt: skip

@@ -74,7 +74,106 @@ class Operators(Choices):
         days = pick(draw, [0, 2])
         if days and any(task.state in TERMINAL for task in self.model.tasks.values()):
             self.pair.advance(days * DAY_MS * MS)
-        self._say(draw, "remove_tasks", tenant_id=tenant_id, limit=limit)
+        lease, principal = self._any_cleanup(draw, tenant_id)
+        self._say(draw, "remove_tasks", lease=lease, limit=limit, principal=principal)
+
+    def clean(self, draw: Draw) -> None:
+        """Who may remove."""
+        lease_ms, tenant_id = pick(draw, (10_000, 1_000, 900_000)), pick(draw, (*some.TENANTS, *some.TENANTS, "nobody"))
+        match pick(draw, ("claim", "heartbeat", "release", "look")):
+            case "claim":
+                self._say(
+                    draw, "claim_cleanup", tenant_id=tenant_id, owner_id=pick(draw, some.CLEANERS), lease_ms=lease_ms,
+                    principal=pick(draw, some.PRINCIPALS),
+                )  # fmt: skip
+            case "heartbeat":
+                lease, principal = self._any_cleanup(draw, tenant_id)
+                self._say(draw, "heartbeat_cleanup", lease=lease, lease_ms=lease_ms, principal=principal)
+            case "release":
+                lease, principal = self._any_cleanup(draw, tenant_id)
+                self._say(draw, "release_cleanup", lease=lease, principal=principal)
+            case _:
+                self._say(
+                    draw, "list_cleanup_tenants", tenant_ids=pick(draw, ((), (), ("beta", "acme", "beta"), ("nobody",))),
+                    after_tenant_id=pick(draw, ("", "", "acme")), page_size=pick(draw, (0, 1, 2)),
+                )  # fmt: skip
+
+    def hold(self, draw: Draw) -> None:
+        """Mostly of what is over."""
+        over = [task.key for task in self.model.tasks.values() if task.state in TERMINAL]
+        tenant_id, task_id = pick(draw, (over[-1:] or [self._any_task(draw)]) * 3 + [self._any_task(draw)])
+        self._say(
+            draw, "place_hold", tenant_id=tenant_id, task_id=task_id, reason="why", principal=pick(draw, some.PRINCIPALS)
+        )  # fmt: skip
+
+    def end_hold(self, draw: Draw) -> None:
+        """The last one, or another."""
+        tenant_id = draw(some.tenants)
+        placed = len(self.model.tenants[tenant_id].holds) if tenant_id in self.model.tenants else 0
+        number = pick(draw, (placed, placed, 1, placed + 1))
+        self._say(draw, "release_hold", tenant_id=tenant_id, number=number, principal=pick(draw, some.PRINCIPALS))
+
+    def export(self, draw: Draw) -> None:
+        """Mostly all that there is; where there is nothing, something is removed before."""
+        tenant_id = draw(some.tenants)
+        if not self._last_cursor(tenant_id) and tenant_id in self.model.tenants:
+            self.pair.say("cancel_task", tenant_id=tenant_id, task_id=self._any_task(draw)[1], mode=2)
+            self.remove(draw)
+        last = self._last_cursor(tenant_id)
+        through = max(1, last - pick(draw, (0, 0, 0, 1)))
+        receipt = pick(draw, ("r1", "r1", "r2"))
+        if last:
+            self._say(
+                draw, "confirm_export", tenant_id=tenant_id, through_cursor=through, receipt=receipt,
+                principal=pick(draw, some.PRINCIPALS),
+            )  # fmt: skip
+        self._say(draw, "get_retention", tenant_id=pick(draw, (tenant_id, tenant_id, "nobody")))
+
+    def purge(self, draw: Draw) -> None:
+        """Prepared by one, decided by another, executed by any."""
+        tenant_id = draw(some.tenants)
+        purges = self.model.tenants[tenant_id].purges if tenant_id in self.model.tenants else []
+        number = pick(draw, (len(purges), len(purges), max(1, len(purges) - 1), 1, len(purges) + 1))
+        who = pick(draw, some.PRINCIPALS)
+        lease, principal = self._any_cleanup(draw, tenant_id)
+        match pick(draw, ("prepare", "prepare", "claim", "approve", "approve", "reject", "execute", "execute", "look")):
+            case "prepare":
+                self.pair.advance(1_000)
+                self._say(
+                    draw, "prepare_purge", lease=lease, principal=principal, limit=pick(draw, (0, 1, 2)),
+                    retention_ms=pick(draw, (1, 1, DAY_MS)), approval_ms=pick(draw, (30 * DAY_MS, 20_000)),
+                    request_id=pick(draw, (self._new_id(), self._new_id(), "p1")),
+                )  # fmt: skip
+            case "claim":
+                lease_ms = pick(draw, (10_000, 900_000))
+                asked = pick(draw, (0, number))
+                self._say(draw, "claim_purge", tenant_id=tenant_id, number=asked, lease_ms=lease_ms, principal=who)
+            case "approve":
+                self._say(draw, "approve_purge", tenant_id=tenant_id, number=number, **self._decision(draw, purges, number))
+            case "reject":
+                decision = self._decision(draw, purges, number)
+                self._say(draw, "reject_purge", tenant_id=tenant_id, number=number, reason="too early", **decision)
+            case "execute":
+                self._say(draw, "execute_purge", lease=lease, principal=principal, number=number)
+            case _:
+                states = pick(draw, ((), (), ("PENDING", "CLAIMED"), ("APPROVED",), ("REJECTED", "EXPIRED", "EXECUTED")))
+                paged = {"after_number": pick(draw, (0, 1)), "page_size": pick(draw, (0, 1))}
+                self._say(draw, "list_purges", tenant_id=tenant_id, states=states, **paged)
+                self._say(draw, "get_purge_evidence", tenant_id=tenant_id, number=number)
+
+    def look_at_what_is_over(self, draw: Draw) -> None:
+        """Holds and tombstones, by pages."""
+        tenant_id = draw(some.tenants)
+        size, after = pick(draw, (0, 1, 2)), pick(draw, (0, 0, 1))
+        task_id = pick(draw, ("", "", self._any_task(draw)[1]))
+        self._say(
+            draw, "list_holds", tenant_id=tenant_id, task_id=task_id, active=pick(draw, (False, True)), after_number=after,
+            page_size=size,
+        )  # fmt: skip
+        self._say(
+            draw, "list_tombstones", tenant_id=tenant_id, after_cursor=after, page_size=size,
+            with_history=pick(draw, (False, True)),
+        )  # fmt: skip
 
     def compact(self, draw: Draw) -> None:
         older_than_ms, limit = pick(draw, [1, 5_000]), pick(draw, [0, 0, 1, 1_000])

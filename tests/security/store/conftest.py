@@ -12,9 +12,11 @@ from store_service.client.channel import open_channel
 from store_service.client.tls import Tls
 from store_service.config import Config
 from store_service.dev_certs import DOMAIN, Authority, make_authority
+from store_service.rpc.policy import Permission
 from store_service.server import Store
 from tests.conftest import Stubs, stubs_on
 
+EVERYTHING = {str(permission): ["*"] for permission in Permission}
 POLICY = f"""
 version: 1
 callers:
@@ -22,8 +24,10 @@ callers:
   - {{identity: {DOMAIN}/bridge-of-acme, role: bridge, tenants: [acme]}}
   - {{identity: {DOMAIN}/reports, role: worker, worker: reports, tenants: [acme, globex], workflows: [report]}}
   - {{identity: {DOMAIN}/mails, role: worker, worker: mails, tenants: ["*"]}}
-  - {{identity: {DOMAIN}/operator, role: operator, tenants: ["*"]}}
-  - {{identity: {DOMAIN}/auditor, role: auditor, tenants: [acme]}}
+  - {{identity: {DOMAIN}/operator, role: operator, tenants: ["*"], permissions: {EVERYTHING}}}
+  - {{identity: {DOMAIN}/auditor, role: auditor, tenants: [acme], permissions: {EVERYTHING}}}
+  - {{identity: {DOMAIN}/helper, role: operator, tenants: ["*"]}}
+  - {{identity: {DOMAIN}/counsel, role: operator, tenants: ["*"], permissions: {{place_hold: [acme]}}}}
   - {{identity: {DOMAIN}/narrow, role: bridge, tenants: ["*"], most_calls: 1}}
 """
 

@@ -19,9 +19,10 @@ from tests.store.builders import checkpoint, complete, create_and_lease, set_pol
 
 ROLES: Final = ("tenure_app", "tenure_scheduler", "tenure_governance", "tenure_metrics")
 NOT_OF_TENANTS: Final = {"epoch", "worker_claim"}
-WRITTEN_ONCE: Final = {"history", "checkpoint", "outcome", "tombstone", "budget_fact", "redrive", "epoch"}
+WRITTEN_ONCE: Final = {"history", "checkpoint", "outcome", "tombstone", "budget_fact", "redrive", "epoch", "tombstone_export",
+                       "purge_item", "purge_evidence"}  # fmt: skip
 """What nobody changes."""
-KEPT: Final = WRITTEN_ONCE | {"tenant", "task", "task_state"}
+KEPT: Final = WRITTEN_ONCE | {"tenant", "task", "task_state", "hold", "purge"}
 """What the store deletes nothing of."""
 
 
@@ -58,11 +59,17 @@ async def test_the_store_changes_nothing_that_is_written_once_and_deletes_nothin
     for table in await tables(database):
         for role in ("tenure_app", "tenure_scheduler"):
             assert await database.fetchval(may, role, table, "DELETE") == (table not in KEPT), f"{role} {table}"
-            assert await database.fetchval(may, role, table, "UPDATE") == (table not in WRITTEN_ONCE), f"{role} {table}"
+            changes = table not in WRITTEN_ONCE | {"purge"}
+            assert await database.fetchval(may, role, table, "UPDATE") == changes, f"{role} {table}"
             assert not await database.fetchval(may, role, table, "TRUNCATE")
         assert await database.fetchval(may, "tenure_governance", table, "UPDATE") == (table not in WRITTEN_ONCE)
         for action in ("INSERT", "UPDATE", "DELETE"):
             assert not await database.fetchval(may, "tenure_metrics", table, action)
+    for table in ("hold", "tombstone_export", "purge", "purge_evidence", "budget_fact"):
+        governed = await database.fetchval(may, "tenure_governance", table, "DELETE")
+        assert governed == (table == "budget_fact"), table
+    for table in ("tombstone", "purge", "purge_item", "purge_evidence", "redrive"):
+        assert not await database.fetchval(may, "tenure_app", table, "INSERT"), table
     for table in ("task", "checkpoint", "outcome", "signal", "input_request", "early_answer"):
         assert not await database.fetchval(may, "tenure_metrics", table, "SELECT")
 

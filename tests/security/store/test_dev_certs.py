@@ -62,5 +62,5 @@ async def test_a_call_goes_through_the_whole_pair_encrypted(
 def test_the_keys_are_readable_by_their_owner_alone(tmp_path: Path) -> None:
     assert main(["dev-certs", str(tmp_path)]) == 0
     keys = list(tmp_path.glob("*.key"))
-    assert len(keys) == 6
+    assert len(keys) == 7
     assert {key.stat().st_mode & 0o777 for key in keys} == {0o600}

@@ -29,6 +29,15 @@ from tests.store.builders import (
     release,
     suspend,
 )
+from tests.store.retention import (
+    OPERATOR,
+    claim_cleanup,
+    cleanup_lease,
+    execute_purge,
+    place_hold,
+    prepare_purge,
+    remove_tasks,
+)
 
 
 @dataclass(frozen=True)
@@ -69,6 +78,15 @@ UNDER_LEASE: Final[dict[str, Callable[[types_pb2.Lease], Message]]] = {
     "SettleBudget": lambda held: settle(held, 1),
 }
 """What is done under a lease."""
+
+UNDER_CLEANUP: Final[dict[str, Callable[[retention_pb2.CleanupLease], Message]]] = {
+    "HeartbeatCleanup": lambda held: retention_pb2.HeartbeatCleanupRequest(lease=held, lease_ms=1_000, principal=OPERATOR),
+    "ReleaseCleanup": lambda held: retention_pb2.ReleaseCleanupRequest(lease=held, principal=OPERATOR),
+    "RemoveTasks": remove_tasks,
+    "PreparePurge": prepare_purge,
+    "ExecutePurge": execute_purge,
+}
+"""What is done under a cleanup lease."""
 
 ENDINGS: Final = ("CompleteTask", "FailTask", "ReleaseTask", "SuspendTask", "ConfirmCancel")
 """What ends a lease."""
@@ -126,6 +144,18 @@ async def _lease_tasks(_: Scene) -> Message:
     return claim()
 
 
+async def _list_cleanup_tenants(_: Scene) -> Message:
+    return retention_pb2.ListCleanupTenantsRequest()
+
+
+async def _claim_cleanup(_: Scene) -> Message:
+    return claim_cleanup()
+
+
+async def _place_hold(scene: Scene) -> Message:
+    return place_hold((await create(scene.store)).task_id)
+
+
 _POLICY: Final = tenants_pb2.TenantPolicy(max_outstanding=1_000, max_leased=100, retention_ms=86_400_000)
 _OTHERS: Final[dict[str, Callable[[Scene], Awaitable[Message]]]] = {
     "CreateTask": _create_task,
@@ -156,7 +186,18 @@ _OTHERS: Final[dict[str, Callable[[Scene], Awaitable[Message]]]] = {
     "ListBudgetFacts": _tenant_of(budgets_pb2.ListBudgetFactsRequest),
     "ConfirmBudgetExport": _tenant_of(budgets_pb2.ConfirmBudgetExportRequest, through_cursor=1),
     "CompactBudgetFacts": _tenant_of(budgets_pb2.CompactBudgetFactsRequest, older_than_ms=1),
-    "RemoveTasks": _tenant_of(retention_pb2.RemoveTasksRequest),
+    "ListCleanupTenants": _list_cleanup_tenants,
+    "ClaimCleanup": _claim_cleanup,
+    "PlaceHold": _place_hold,
+    "ReleaseHold": _tenant_of(retention_pb2.ReleaseHoldRequest, number=1, principal=OPERATOR),
+    "ListHolds": _tenant_of(retention_pb2.ListHoldsRequest),
+    "GetRetention": _tenant_of(retention_pb2.GetRetentionRequest),
+    "ConfirmExport": _tenant_of(retention_pb2.ConfirmExportRequest, through_cursor=1, receipt="r", principal=OPERATOR),
+    "ListPurges": _tenant_of(retention_pb2.ListPurgesRequest),
+    "ClaimPurge": _tenant_of(retention_pb2.ClaimPurgeRequest, lease_ms=1_000, principal=OPERATOR),
+    "ApprovePurge": _tenant_of(retention_pb2.ApprovePurgeRequest, number=1, principal=OPERATOR),
+    "RejectPurge": _tenant_of(retention_pb2.RejectPurgeRequest, number=1, reason="r", principal=OPERATOR),
+    "GetPurgeEvidence": _tenant_of(retention_pb2.GetPurgeEvidenceRequest, number=1),
     "ListTombstones": _tenant_of(retention_pb2.ListTombstonesRequest),
     "GetTombstone": _tenant_of(retention_pb2.GetTombstoneRequest, task_id=NO_ID),
     "CompactSignals": _tenant_of(retention_pb2.CompactSignalsRequest, older_than_ms=1),
@@ -169,6 +210,9 @@ WATCHES: Final = frozenset({"WatchTasks", "WatchLeases"})
 async def a_request(scene: Scene, method: str) -> Message:
     """A request that there is nothing against, where the tenant has a budget and nothing else is ready."""
     one = ONE_OF.get(method, method)
+    if one in UNDER_CLEANUP:
+        await create(scene.store)
+        return UNDER_CLEANUP[one](await cleanup_lease(scene.store))
     if one not in UNDER_LEASE:
         return in_batch(method, await _OTHERS[one](scene))
     reserved = one == "SettleBudget"

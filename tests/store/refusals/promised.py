@@ -14,14 +14,14 @@ REASONS: Final = frozenset(
 ANYWHERE: Final = frozenset(
     {
         *("INVALID_INPUT", "STORAGE_UNAVAILABLE", "OVERLOADED", "OUTCOME_UNKNOWN"),
-        *("UNAUTHENTICATED", "PERMISSION_DENIED"),  # shown in tests/security/store
+        *("UNAUTHENTICATED", "PERMISSION_DENIED", "POLICY_UNAVAILABLE"),  # shown in tests/security/store
     }
 )
 """What `errors.proto` says of every method, and no method says of itself."""
 RETRIED: Final = frozenset(
     {
         *("OUTSTANDING_LIMIT", "SIGNAL_LIMIT", "CREATE_RATE", "BUDGET_DENIED"),
-        *("STORAGE_UNAVAILABLE", "OUTCOME_UNKNOWN", "DRAINING", "OVERLOADED"),
+        *("STORAGE_UNAVAILABLE", "OUTCOME_UNKNOWN", "DRAINING", "OVERLOADED", "POLICY_UNAVAILABLE"),
     }
 )
 """Where waiting helps, so that the refusal says how long."""

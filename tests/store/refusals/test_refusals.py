@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
-from taskstore.v1 import tasks_pb2
+from taskstore.v1 import retention_pb2, tasks_pb2
 
 from store_service.config import Config
 from store_service.db import pool
@@ -71,6 +71,8 @@ async def test_an_empty_request_is_invalid_everywhere(store: Stubs) -> None:
         empty = GetMessageClass(about.input_type)()
         if method == "WatchTasks":  # to watch nothing is not wrong
             empty = tasks_pb2.WatchTasksRequest(add=[tasks_pb2.WatchedTask()])
+        if method == "ListCleanupTenants":  # nor is to look at all
+            empty = retention_pb2.ListCleanupTenantsRequest(tenant_ids=[""])
         check(await refused(store, method, empty), "INVALID_INPUT")
 
 

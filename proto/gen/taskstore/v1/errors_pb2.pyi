@@ -9,9 +9,9 @@ below without their prefix, for example `LEASE_LOST`. Messages are for people an
 not. Where waiting helps, a `google.rpc.RetryInfo` says how long.
 
 Every method may be refused with INVALID_INPUT, STORAGE_UNAVAILABLE and OVERLOADED, and one that writes with
-OUTCOME_UNKNOWN; a store that asks its callers who they are refuses with UNAUTHENTICATED and PERMISSION_DENIED. The comment
-of a method names the other reasons for which it, or an item of it, may be refused, and there
-are no more. Watches say nothing while the database is away.
+OUTCOME_UNKNOWN; a store that asks its callers who they are refuses with UNAUTHENTICATED, PERMISSION_DENIED and, where a
+permission is needed, POLICY_UNAVAILABLE. The comment of a method names the other reasons for which it, or an item of it,
+may be refused, and there are no more. Watches say nothing while the database is away.
 """
 
 from google.protobuf import descriptor as _descriptor
@@ -110,6 +110,28 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """UNAUTHENTICATED. The caller's certificate or token is none that the store knows. See its policy file."""
     ERROR_REASON_PERMISSION_DENIED: _ErrorReason.ValueType  # 29
     """PERMISSION_DENIED. The caller's role, tenants, workflows or worker name do not cover this. A worker stops the task."""
+    ERROR_REASON_HOLD_NOT_FOUND: _ErrorReason.ValueType  # 30
+    """NOT_FOUND. No such hold in this tenant."""
+    ERROR_REASON_HOLD_RELEASED: _ErrorReason.ValueType  # 31
+    """FAILED_PRECONDITION. Another principal ended the hold. List the holds of the task."""
+    ERROR_REASON_POLICY_UNAVAILABLE: _ErrorReason.ValueType  # 32
+    """UNAVAILABLE. The policy file cannot be read, so that nobody is known to have the permission that this takes. Try again
+    once whoever keeps the file has mended it.
+    """
+    ERROR_REASON_EXPORT_CONFLICT: _ErrorReason.ValueType  # 33
+    """FAILED_PRECONDITION. What is confirmed already goes further, or is known by another receipt. Read how far it goes."""
+    ERROR_REASON_NOT_EXPORTED: _ErrorReason.ValueType  # 34
+    """FAILED_PRECONDITION. None of the tenant's tombstones are confirmed as kept elsewhere. Export them first."""
+    ERROR_REASON_NOTHING_TO_PURGE: _ErrorReason.ValueType  # 35
+    """NOT_FOUND. No tombstone is kept elsewhere, old enough, not held, and not in another purge."""
+    ERROR_REASON_PURGE_NOT_FOUND: _ErrorReason.ValueType  # 36
+    """NOT_FOUND. No such purge in this tenant, or none of this number was executed."""
+    ERROR_REASON_PURGE_CONFLICT: _ErrorReason.ValueType  # 37
+    """FAILED_PRECONDITION. The purge does not stand where this may be done to it; the message says where it stands. List the
+    purges.
+    """
+    ERROR_REASON_SECOND_PERSON_REQUIRED: _ErrorReason.ValueType  # 38
+    """FAILED_PRECONDITION. Who prepared a purge cannot approve it. Another principal must."""
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why a call, or an item of a batch, was refused, and what its caller does next."""
@@ -191,4 +213,26 @@ ERROR_REASON_UNAUTHENTICATED: ErrorReason.ValueType  # 28
 """UNAUTHENTICATED. The caller's certificate or token is none that the store knows. See its policy file."""
 ERROR_REASON_PERMISSION_DENIED: ErrorReason.ValueType  # 29
 """PERMISSION_DENIED. The caller's role, tenants, workflows or worker name do not cover this. A worker stops the task."""
+ERROR_REASON_HOLD_NOT_FOUND: ErrorReason.ValueType  # 30
+"""NOT_FOUND. No such hold in this tenant."""
+ERROR_REASON_HOLD_RELEASED: ErrorReason.ValueType  # 31
+"""FAILED_PRECONDITION. Another principal ended the hold. List the holds of the task."""
+ERROR_REASON_POLICY_UNAVAILABLE: ErrorReason.ValueType  # 32
+"""UNAVAILABLE. The policy file cannot be read, so that nobody is known to have the permission that this takes. Try again
+once whoever keeps the file has mended it.
+"""
+ERROR_REASON_EXPORT_CONFLICT: ErrorReason.ValueType  # 33
+"""FAILED_PRECONDITION. What is confirmed already goes further, or is known by another receipt. Read how far it goes."""
+ERROR_REASON_NOT_EXPORTED: ErrorReason.ValueType  # 34
+"""FAILED_PRECONDITION. None of the tenant's tombstones are confirmed as kept elsewhere. Export them first."""
+ERROR_REASON_NOTHING_TO_PURGE: ErrorReason.ValueType  # 35
+"""NOT_FOUND. No tombstone is kept elsewhere, old enough, not held, and not in another purge."""
+ERROR_REASON_PURGE_NOT_FOUND: ErrorReason.ValueType  # 36
+"""NOT_FOUND. No such purge in this tenant, or none of this number was executed."""
+ERROR_REASON_PURGE_CONFLICT: ErrorReason.ValueType  # 37
+"""FAILED_PRECONDITION. The purge does not stand where this may be done to it; the message says where it stands. List the
+purges.
+"""
+ERROR_REASON_SECOND_PERSON_REQUIRED: ErrorReason.ValueType  # 38
+"""FAILED_PRECONDITION. Who prepared a purge cannot approve it. Another principal must."""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015

@@ -9,9 +9,9 @@ below without their prefix, for example `LEASE_LOST`. Messages are for people an
 not. Where waiting helps, a `google.rpc.RetryInfo` says how long.
 
 Every method may be refused with INVALID_INPUT, STORAGE_UNAVAILABLE and OVERLOADED, and one that writes with
-OUTCOME_UNKNOWN; a store that asks its callers who they are refuses with UNAUTHENTICATED and PERMISSION_DENIED. The comment
-of a method names the other reasons for which it, or an item of it, may be refused, and there
-are no more. Watches say nothing while the database is away.
+OUTCOME_UNKNOWN; a store that asks its callers who they are refuses with UNAUTHENTICATED, PERMISSION_DENIED and, where a
+permission is needed, POLICY_UNAVAILABLE. The comment of a method names the other reasons for which it, or an item of it,
+may be refused, and there are no more. Watches say nothing while the database is away.
 """
 
 from collections import abc as _abc

@@ -8,6 +8,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from taskstore.v1 import types_pb2 as _types_pb2
 import builtins as _builtins
 import sys
@@ -19,6 +20,46 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _PurgeState:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _PurgeStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_PurgeState.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    PURGE_STATE_UNSPECIFIED: _PurgeState.ValueType  # 0
+    """Never sent."""
+    PURGE_STATE_PENDING: _PurgeState.ValueType  # 1
+    """It waits for a decision."""
+    PURGE_STATE_CLAIMED: _PurgeState.ValueType  # 2
+    """It waits for the decision of who claimed it."""
+    PURGE_STATE_APPROVED: _PurgeState.ValueType  # 3
+    """It may be executed."""
+    PURGE_STATE_REJECTED: _PurgeState.ValueType  # 4
+    """It never will be."""
+    PURGE_STATE_EXPIRED: _PurgeState.ValueType  # 5
+    """It was not executed in time, and never will be."""
+    PURGE_STATE_EXECUTED: _PurgeState.ValueType  # 6
+    """It was executed. See GetPurgeEvidence."""
+
+class PurgeState(_PurgeState, metaclass=_PurgeStateEnumTypeWrapper):
+    """Where a purge stands."""
+
+PURGE_STATE_UNSPECIFIED: PurgeState.ValueType  # 0
+"""Never sent."""
+PURGE_STATE_PENDING: PurgeState.ValueType  # 1
+"""It waits for a decision."""
+PURGE_STATE_CLAIMED: PurgeState.ValueType  # 2
+"""It waits for the decision of who claimed it."""
+PURGE_STATE_APPROVED: PurgeState.ValueType  # 3
+"""It may be executed."""
+PURGE_STATE_REJECTED: PurgeState.ValueType  # 4
+"""It never will be."""
+PURGE_STATE_EXPIRED: PurgeState.ValueType  # 5
+"""It was not executed in time, and never will be."""
+PURGE_STATE_EXECUTED: PurgeState.ValueType  # 6
+"""It was executed. See GetPurgeEvidence."""
+Global___PurgeState: _TypeAlias = PurgeState  # noqa: Y015
 
 @_typing.final
 class Tombstone(_message.Message):
@@ -36,6 +77,10 @@ class Tombstone(_message.Message):
     CREATED_AT_FIELD_NUMBER: _builtins.int
     ENDED_AT_FIELD_NUMBER: _builtins.int
     REMOVED_AT_FIELD_NUMBER: _builtins.int
+    REMOVED_BY_FIELD_NUMBER: _builtins.int
+    HISTORY_LINES_FIELD_NUMBER: _builtins.int
+    HISTORY_DIGEST_FIELD_NUMBER: _builtins.int
+    HISTORY_FIELD_NUMBER: _builtins.int
     tenant_id: _builtins.str
     """The tenant."""
     cursor: _builtins.int
@@ -50,6 +95,17 @@ class Tombstone(_message.Message):
     """The definition's version."""
     state: _types_pb2.TaskState.ValueType
     """How it ended."""
+    removed_by: _builtins.str
+    """Who removed it."""
+    history_lines: _builtins.int
+    """How many lines its history had."""
+    history_digest: _builtins.bytes
+    """SHA-256 of its history, as `history` has it. 32 bytes."""
+    history: _builtins.bytes
+    """Its history: each line is a JSON array of the line's number, its event, its time in microseconds since 1970, its worker
+    or null, its token or null, and its detail, as `[0, "CREATED", 1795998840000000, null, null, ""]`; in UTF-8, each line
+    ended by a line feed. Empty where it was not asked for, and where it is longer than 1 MiB, which is not kept.
+    """
     @_builtins.property
     def created_at(self) -> _timestamp_pb2.Timestamp:
         """When it was created."""
@@ -75,14 +131,539 @@ class Tombstone(_message.Message):
         created_at: _timestamp_pb2.Timestamp | None = ...,
         ended_at: _timestamp_pb2.Timestamp | None = ...,
         removed_at: _timestamp_pb2.Timestamp | None = ...,
+        removed_by: _builtins.str = ...,
+        history_lines: _builtins.int = ...,
+        history_digest: _builtins.bytes = ...,
+        history: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "ended_at", b"ended_at", "removed_at", b"removed_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "cursor", b"cursor", "ended_at", b"ended_at", "removed_at", b"removed_at", "state", b"state", "task_id", b"task_id", "tenant_id", b"tenant_id", "tool", b"tool", "workflow", b"workflow", "workflow_version", b"workflow_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "cursor", b"cursor", "ended_at", b"ended_at", "history", b"history", "history_digest", b"history_digest", "history_lines", b"history_lines", "removed_at", b"removed_at", "removed_by", b"removed_by", "state", b"state", "task_id", b"task_id", "tenant_id", b"tenant_id", "tool", b"tool", "workflow", b"workflow", "workflow_version", b"workflow_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Tombstone: _TypeAlias = Tombstone  # noqa: Y015
+
+@_typing.final
+class CleanupLease(_message.Message):
+    """A right to remove what is over of a tenant. It ends by itself."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_ID_FIELD_NUMBER: _builtins.int
+    OWNER_ID_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    tenant_id: _builtins.str
+    """The tenant."""
+    owner_id: _builtins.str
+    """The process that holds it."""
+    token: _builtins.int
+    """One more than that of the lease before."""
+    epoch: _builtins.int
+    """The epoch it was granted in."""
+    def __init__(
+        self,
+        *,
+        tenant_id: _builtins.str = ...,
+        owner_id: _builtins.str = ...,
+        token: _builtins.int = ...,
+        epoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "owner_id", b"owner_id", "tenant_id", b"tenant_id", "token", b"token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CleanupLease: _TypeAlias = CleanupLease  # noqa: Y015
+
+@_typing.final
+class Hold(_message.Message):
+    """That a task must be kept, or its tombstone."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_ID_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    TASK_ID_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    PLACED_BY_FIELD_NUMBER: _builtins.int
+    PLACED_AT_FIELD_NUMBER: _builtins.int
+    RELEASED_BY_FIELD_NUMBER: _builtins.int
+    RELEASED_AT_FIELD_NUMBER: _builtins.int
+    tenant_id: _builtins.str
+    """The tenant."""
+    number: _builtins.int
+    """Grows by one with each hold of the tenant, from 1."""
+    task_id: _builtins.str
+    """The task."""
+    generation: _builtins.int
+    """Grows by one with each hold of the task, from 1."""
+    reason: _builtins.str
+    """Why."""
+    placed_by: _builtins.str
+    """Who placed it."""
+    released_by: _builtins.str
+    """Who ended it. Empty while it holds."""
+    @_builtins.property
+    def placed_at(self) -> _timestamp_pb2.Timestamp:
+        """When."""
+
+    @_builtins.property
+    def released_at(self) -> _timestamp_pb2.Timestamp:
+        """When. Absent while it holds."""
+
+    def __init__(
+        self,
+        *,
+        tenant_id: _builtins.str = ...,
+        number: _builtins.int = ...,
+        task_id: _builtins.str = ...,
+        generation: _builtins.int = ...,
+        reason: _builtins.str = ...,
+        placed_by: _builtins.str = ...,
+        placed_at: _timestamp_pb2.Timestamp | None = ...,
+        released_by: _builtins.str = ...,
+        released_at: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["placed_at", b"placed_at", "released_at", b"released_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "number", b"number", "placed_at", b"placed_at", "placed_by", b"placed_by", "reason", b"reason", "released_at", b"released_at", "released_by", b"released_by", "task_id", b"task_id", "tenant_id", b"tenant_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Hold: _TypeAlias = Hold  # noqa: Y015
+
+@_typing.final
+class ListCleanupTenantsRequest(_message.Message):
+    """See RetentionService.ListCleanupTenants."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_IDS_FIELD_NUMBER: _builtins.int
+    AFTER_TENANT_ID_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    after_tenant_id: _builtins.str
+    """Only tenants after this one."""
+    page_size: _builtins.int
+    """How many tenants are looked at, at most. 1 to 1,000; 0 means 100."""
+    @_builtins.property
+    def tenant_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Only these; none means all that the caller may see. At most 1,000."""
+
+    def __init__(
+        self,
+        *,
+        tenant_ids: _abc.Iterable[_builtins.str] | None = ...,
+        after_tenant_id: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_tenant_id", b"after_tenant_id", "page_size", b"page_size", "tenant_ids", b"tenant_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListCleanupTenantsRequest: _TypeAlias = ListCleanupTenantsRequest  # noqa: Y015
+
+@_typing.final
+class ListCleanupTenantsResponse(_message.Message):
+    """See RetentionService.ListCleanupTenants."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class Item(_message.Message):
+        """A tenant that has tasks to remove."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        TENANT_ID_FIELD_NUMBER: _builtins.int
+        DUE_SINCE_FIELD_NUMBER: _builtins.int
+        tenant_id: _builtins.str
+        """The tenant."""
+        @_builtins.property
+        def due_since(self) -> _timestamp_pb2.Timestamp:
+            """Since when its oldest one is to be removed."""
+
+        def __init__(
+            self,
+            *,
+            tenant_id: _builtins.str = ...,
+            due_since: _timestamp_pb2.Timestamp | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["due_since", b"due_since"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["due_since", b"due_since", "tenant_id", b"tenant_id"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    ITEMS_FIELD_NUMBER: _builtins.int
+    NEXT_TENANT_ID_FIELD_NUMBER: _builtins.int
+    next_tenant_id: _builtins.str
+    """The last tenant that was looked at: ask on after it. Empty when there are no more."""
+    @_builtins.property
+    def items(self) -> _containers.RepeatedCompositeFieldContainer[Global___ListCleanupTenantsResponse.Item]:
+        """Of the tenants that were looked at, those that have tasks to remove, ordered by id."""
+
+    def __init__(
+        self,
+        *,
+        items: _abc.Iterable[Global___ListCleanupTenantsResponse.Item] | None = ...,
+        next_tenant_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["items", b"items", "next_tenant_id", b"next_tenant_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListCleanupTenantsResponse: _TypeAlias = ListCleanupTenantsResponse  # noqa: Y015
+
+@_typing.final
+class ClaimCleanupRequest(_message.Message):
+    """See RetentionService.ClaimCleanup."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_ID_FIELD_NUMBER: _builtins.int
+    OWNER_ID_FIELD_NUMBER: _builtins.int
+    LEASE_MS_FIELD_NUMBER: _builtins.int
+    PRINCIPAL_FIELD_NUMBER: _builtins.int
+    tenant_id: _builtins.str
+    """The tenant."""
+    owner_id: _builtins.str
+    """The process that claims. 1 to 128 of the characters A-Z a-z 0-9 _ - ."""
+    lease_ms: _builtins.int
+    """For how long. 1,000 to 900,000 milliseconds."""
+    principal: _builtins.str
+    """Who claims; see RetentionService."""
+    def __init__(
+        self,
+        *,
+        tenant_id: _builtins.str = ...,
+        owner_id: _builtins.str = ...,
+        lease_ms: _builtins.int = ...,
+        principal: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease_ms", b"lease_ms", "owner_id", b"owner_id", "principal", b"principal", "tenant_id", b"tenant_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClaimCleanupRequest: _TypeAlias = ClaimCleanupRequest  # noqa: Y015
+
+@_typing.final
+class ClaimCleanupResponse(_message.Message):
+    """See RetentionService.ClaimCleanup."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEASE_FIELD_NUMBER: _builtins.int
+    EXPIRES_AT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def lease(self) -> Global___CleanupLease:
+        """The lease. Absent while another holds it."""
+
+    @_builtins.property
+    def expires_at(self) -> _timestamp_pb2.Timestamp:
+        """When the lease ends, whoever holds it."""
+
+    def __init__(
+        self,
+        *,
+        lease: Global___CleanupLease | None = ...,
+        expires_at: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["expires_at", b"expires_at", "lease", b"lease"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expires_at", b"expires_at", "lease", b"lease"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClaimCleanupResponse: _TypeAlias = ClaimCleanupResponse  # noqa: Y015
+
+@_typing.final
+class HeartbeatCleanupRequest(_message.Message):
+    """See RetentionService.HeartbeatCleanup."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEASE_FIELD_NUMBER: _builtins.int
+    LEASE_MS_FIELD_NUMBER: _builtins.int
+    PRINCIPAL_FIELD_NUMBER: _builtins.int
+    lease_ms: _builtins.int
+    """For how long from now, at least. 1,000 to 900,000 milliseconds."""
+    principal: _builtins.str
+    """Who holds it; see RetentionService."""
+    @_builtins.property
+    def lease(self) -> Global___CleanupLease:
+        """The lease."""
+
+    def __init__(
+        self,
+        *,
+        lease: Global___CleanupLease | None = ...,
+        lease_ms: _builtins.int = ...,
+        principal: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease", "lease_ms", b"lease_ms", "principal", b"principal"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HeartbeatCleanupRequest: _TypeAlias = HeartbeatCleanupRequest  # noqa: Y015
+
+@_typing.final
+class HeartbeatCleanupResponse(_message.Message):
+    """See RetentionService.HeartbeatCleanup."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXPIRES_AT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def expires_at(self) -> _timestamp_pb2.Timestamp:
+        """When the lease ends now."""
+
+    def __init__(
+        self,
+        *,
+        expires_at: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["expires_at", b"expires_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expires_at", b"expires_at"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HeartbeatCleanupResponse: _TypeAlias = HeartbeatCleanupResponse  # noqa: Y015
+
+@_typing.final
+class ReleaseCleanupRequest(_message.Message):
+    """See RetentionService.ReleaseCleanup."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEASE_FIELD_NUMBER: _builtins.int
+    PRINCIPAL_FIELD_NUMBER: _builtins.int
+    principal: _builtins.str
+    """Who holds it; see RetentionService."""
+    @_builtins.property
+    def lease(self) -> Global___CleanupLease:
+        """The lease."""
+
+    def __init__(
+        self,
+        *,
+        lease: Global___CleanupLease | None = ...,
+        principal: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease", "principal", b"principal"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReleaseCleanupRequest: _TypeAlias = ReleaseCleanupRequest  # noqa: Y015
+
+@_typing.final
+class ReleaseCleanupResponse(_message.Message):
+    """See RetentionService.ReleaseCleanup."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReleaseCleanupResponse: _TypeAlias = ReleaseCleanupResponse  # noqa: Y015
+
+@_typing.final
+class PlaceHoldRequest(_message.Message):
+    """See GovernanceService.PlaceHold."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_ID_FIELD_NUMBER: _builtins.int
+    TASK_ID_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    PRINCIPAL_FIELD_NUMBER: _builtins.int
+    tenant_id: _builtins.str
+    """The tenant."""
+    task_id: _builtins.str
+    """The task."""
+    reason: _builtins.str
+    """Why. 1 to 1,024 bytes, not blank."""
+    principal: _builtins.str
+    """Who places it; see RetentionService."""
+    def __init__(
+        self,
+        *,
+        tenant_id: _builtins.str = ...,
+        task_id: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        principal: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["principal", b"principal", "reason", b"reason", "task_id", b"task_id", "tenant_id", b"tenant_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlaceHoldRequest: _TypeAlias = PlaceHoldRequest  # noqa: Y015
+
+@_typing.final
+class PlaceHoldResponse(_message.Message):
+    """See GovernanceService.PlaceHold."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HOLD_FIELD_NUMBER: _builtins.int
+    REPLAYED_FIELD_NUMBER: _builtins.int
+    replayed: _builtins.bool
+    """Whether the task was held before."""
+    @_builtins.property
+    def hold(self) -> Global___Hold:
+        """The hold."""
+
+    def __init__(
+        self,
+        *,
+        hold: Global___Hold | None = ...,
+        replayed: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["hold", b"hold"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hold", b"hold", "replayed", b"replayed"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlaceHoldResponse: _TypeAlias = PlaceHoldResponse  # noqa: Y015
+
+@_typing.final
+class ReleaseHoldRequest(_message.Message):
+    """See GovernanceService.ReleaseHold."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_ID_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    PRINCIPAL_FIELD_NUMBER: _builtins.int
+    tenant_id: _builtins.str
+    """The tenant."""
+    number: _builtins.int
+    """The hold's number."""
+    principal: _builtins.str
+    """Who ends it; see RetentionService."""
+    def __init__(
+        self,
+        *,
+        tenant_id: _builtins.str = ...,
+        number: _builtins.int = ...,
+        principal: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number", "principal", b"principal", "tenant_id", b"tenant_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReleaseHoldRequest: _TypeAlias = ReleaseHoldRequest  # noqa: Y015
+
+@_typing.final
+class ReleaseHoldResponse(_message.Message):
+    """See GovernanceService.ReleaseHold."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HOLD_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def hold(self) -> Global___Hold:
+        """The hold."""
+
+    def __init__(
+        self,
+        *,
+        hold: Global___Hold | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["hold", b"hold"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hold", b"hold"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReleaseHoldResponse: _TypeAlias = ReleaseHoldResponse  # noqa: Y015
+
+@_typing.final
+class ListHoldsRequest(_message.Message):
+    """See GovernanceService.ListHolds."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_ID_FIELD_NUMBER: _builtins.int
+    TASK_ID_FIELD_NUMBER: _builtins.int
+    ACTIVE_FIELD_NUMBER: _builtins.int
+    AFTER_NUMBER_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    tenant_id: _builtins.str
+    """The tenant."""
+    task_id: _builtins.str
+    """Only holds of this task; empty means of all."""
+    active: _builtins.bool
+    """Only those that hold still."""
+    after_number: _builtins.int
+    """Only holds after this number."""
+    page_size: _builtins.int
+    """1 to 1,000; 0 means 100."""
+    def __init__(
+        self,
+        *,
+        tenant_id: _builtins.str = ...,
+        task_id: _builtins.str = ...,
+        active: _builtins.bool = ...,
+        after_number: _builtins.int = ...,
+        page_size: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["active", b"active", "after_number", b"after_number", "page_size", b"page_size", "task_id", b"task_id", "tenant_id", b"tenant_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListHoldsRequest: _TypeAlias = ListHoldsRequest  # noqa: Y015
+
+@_typing.final
+class ListHoldsResponse(_message.Message):
+    """See GovernanceService.ListHolds."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HOLDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def holds(self) -> _containers.RepeatedCompositeFieldContainer[Global___Hold]:
+        """By rising number. Fewer than asked for means that there are no more."""
+
+    def __init__(
+        self,
+        *,
+        holds: _abc.Iterable[Global___Hold] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["holds", b"holds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListHoldsResponse: _TypeAlias = ListHoldsResponse  # noqa: Y015
 
 @_typing.final
 class RemoveTasksRequest(_message.Message):
@@ -90,21 +671,27 @@ class RemoveTasksRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    TENANT_ID_FIELD_NUMBER: _builtins.int
+    LEASE_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
-    tenant_id: _builtins.str
-    """The tenant."""
+    PRINCIPAL_FIELD_NUMBER: _builtins.int
     limit: _builtins.int
     """At most so many. 1 to 1,000; 0 means 100."""
+    principal: _builtins.str
+    """Who removes; see RetentionService."""
+    @_builtins.property
+    def lease(self) -> Global___CleanupLease:
+        """The tenant's cleanup lease."""
+
     def __init__(
         self,
         *,
-        tenant_id: _builtins.str = ...,
+        lease: Global___CleanupLease | None = ...,
         limit: _builtins.int = ...,
+        principal: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit", "tenant_id", b"tenant_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease", "limit", b"limit", "principal", b"principal"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -143,22 +730,26 @@ class ListTombstonesRequest(_message.Message):
     TENANT_ID_FIELD_NUMBER: _builtins.int
     AFTER_CURSOR_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    WITH_HISTORY_FIELD_NUMBER: _builtins.int
     tenant_id: _builtins.str
     """The tenant."""
     after_cursor: _builtins.int
     """Only tombstones after this cursor."""
     page_size: _builtins.int
     """1 to 1,000; 0 means 100."""
+    with_history: _builtins.bool
+    """Whether they come with their histories."""
     def __init__(
         self,
         *,
         tenant_id: _builtins.str = ...,
         after_cursor: _builtins.int = ...,
         page_size: _builtins.int = ...,
+        with_history: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_cursor", b"after_cursor", "page_size", b"page_size", "tenant_id", b"tenant_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_cursor", b"after_cursor", "page_size", b"page_size", "tenant_id", b"tenant_id", "with_history", b"with_history"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -173,7 +764,9 @@ class ListTombstonesResponse(_message.Message):
     TOMBSTONES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def tombstones(self) -> _containers.RepeatedCompositeFieldContainer[Global___Tombstone]:
-        """By rising cursor. Fewer than asked for means that there are no more."""
+        """By rising cursor. Fewer than asked for means that there are no more; but a page with histories ends at 4 MiB of them too:
+        then an empty one means it.
+        """
 
     def __init__(
         self,
@@ -289,3 +882,769 @@ class CompactSignalsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CompactSignalsResponse: _TypeAlias = CompactSignalsResponse  # noqa: Y015
+
+@_typing.final
+class TombstoneExport(_message.Message):
+    """That all tombstones up to a cursor are kept elsewhere."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_ID_FIELD_NUMBER: _builtins.int
+    THROUGH_CURSOR_FIELD_NUMBER: _builtins.int
+    RECEIPT_FIELD_NUMBER: _builtins.int
+    CONFIRMED_BY_FIELD_NUMBER: _builtins.int
+    CONFIRMED_AT_FIELD_NUMBER: _builtins.int
+    tenant_id: _builtins.str
+    """The tenant."""
+    through_cursor: _builtins.int
+    """Up to which cursor."""
+    receipt: _builtins.str
+    """By which whoever keeps them knows them."""
+    confirmed_by: _builtins.str
+    """Who confirmed it."""
+    @_builtins.property
+    def confirmed_at(self) -> _timestamp_pb2.Timestamp:
+        """When."""
+
+    def __init__(
+        self,
+        *,
+        tenant_id: _builtins.str = ...,
+        through_cursor: _builtins.int = ...,
+        receipt: _builtins.str = ...,
+        confirmed_by: _builtins.str = ...,
+        confirmed_at: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["confirmed_at", b"confirmed_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["confirmed_at", b"confirmed_at", "confirmed_by", b"confirmed_by", "receipt", b"receipt", "tenant_id", b"tenant_id", "through_cursor", b"through_cursor"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TombstoneExport: _TypeAlias = TombstoneExport  # noqa: Y015
+
+@_typing.final
+class GetRetentionRequest(_message.Message):
+    """See RetentionService.GetRetention."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_ID_FIELD_NUMBER: _builtins.int
+    tenant_id: _builtins.str
+    """The tenant."""
+    def __init__(
+        self,
+        *,
+        tenant_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["tenant_id", b"tenant_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetRetentionRequest: _TypeAlias = GetRetentionRequest  # noqa: Y015
+
+@_typing.final
+class GetRetentionResponse(_message.Message):
+    """See RetentionService.GetRetention."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_ID_FIELD_NUMBER: _builtins.int
+    DUE_SINCE_FIELD_NUMBER: _builtins.int
+    LAST_CURSOR_FIELD_NUMBER: _builtins.int
+    EXPORTED_FIELD_NUMBER: _builtins.int
+    CLEANUP_OWNER_ID_FIELD_NUMBER: _builtins.int
+    CLEANUP_EXPIRES_AT_FIELD_NUMBER: _builtins.int
+    PURGES_WAITING_FIELD_NUMBER: _builtins.int
+    HOLDS_FIELD_NUMBER: _builtins.int
+    tenant_id: _builtins.str
+    """The tenant."""
+    last_cursor: _builtins.int
+    """The cursor of its last tombstone; 0 where there was none."""
+    cleanup_owner_id: _builtins.str
+    """Who holds its cleanup lease. Empty where nobody does."""
+    purges_waiting: _builtins.int
+    """How many purges wait for a decision."""
+    holds: _builtins.int
+    """How many holds hold."""
+    @_builtins.property
+    def due_since(self) -> _timestamp_pb2.Timestamp:
+        """Since when its oldest task is to be removed. Absent where none is."""
+
+    @_builtins.property
+    def exported(self) -> Global___TombstoneExport:
+        """The highest one confirmed. Absent where none is."""
+
+    @_builtins.property
+    def cleanup_expires_at(self) -> _timestamp_pb2.Timestamp:
+        """Until when. Absent where nobody does."""
+
+    def __init__(
+        self,
+        *,
+        tenant_id: _builtins.str = ...,
+        due_since: _timestamp_pb2.Timestamp | None = ...,
+        last_cursor: _builtins.int = ...,
+        exported: Global___TombstoneExport | None = ...,
+        cleanup_owner_id: _builtins.str = ...,
+        cleanup_expires_at: _timestamp_pb2.Timestamp | None = ...,
+        purges_waiting: _builtins.int = ...,
+        holds: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cleanup_expires_at", b"cleanup_expires_at", "due_since", b"due_since", "exported", b"exported"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cleanup_expires_at", b"cleanup_expires_at", "cleanup_owner_id", b"cleanup_owner_id", "due_since", b"due_since", "exported", b"exported", "holds", b"holds", "last_cursor", b"last_cursor", "purges_waiting", b"purges_waiting", "tenant_id", b"tenant_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetRetentionResponse: _TypeAlias = GetRetentionResponse  # noqa: Y015
+
+@_typing.final
+class ConfirmExportRequest(_message.Message):
+    """See GovernanceService.ConfirmExport."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_ID_FIELD_NUMBER: _builtins.int
+    THROUGH_CURSOR_FIELD_NUMBER: _builtins.int
+    RECEIPT_FIELD_NUMBER: _builtins.int
+    PRINCIPAL_FIELD_NUMBER: _builtins.int
+    tenant_id: _builtins.str
+    """The tenant."""
+    through_cursor: _builtins.int
+    """All tombstones up to this one are kept elsewhere. At least 1, at most the cursor of the tenant's last tombstone."""
+    receipt: _builtins.str
+    """1 to 512 bytes, not blank, no control characters."""
+    principal: _builtins.str
+    """Who confirms; see RetentionService."""
+    def __init__(
+        self,
+        *,
+        tenant_id: _builtins.str = ...,
+        through_cursor: _builtins.int = ...,
+        receipt: _builtins.str = ...,
+        principal: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["principal", b"principal", "receipt", b"receipt", "tenant_id", b"tenant_id", "through_cursor", b"through_cursor"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ConfirmExportRequest: _TypeAlias = ConfirmExportRequest  # noqa: Y015
+
+@_typing.final
+class ConfirmExportResponse(_message.Message):
+    """See GovernanceService.ConfirmExport."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXPORTED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def exported(self) -> Global___TombstoneExport:
+        """What was confirmed, now or before."""
+
+    def __init__(
+        self,
+        *,
+        exported: Global___TombstoneExport | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["exported", b"exported"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["exported", b"exported"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ConfirmExportResponse: _TypeAlias = ConfirmExportResponse  # noqa: Y015
+
+@_typing.final
+class Purge(_message.Message):
+    """Tombstones that may be forgotten for good."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_ID_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    PREPARED_BY_FIELD_NUMBER: _builtins.int
+    PREPARED_AT_FIELD_NUMBER: _builtins.int
+    DEADLINE_AT_FIELD_NUMBER: _builtins.int
+    TOMBSTONES_FIELD_NUMBER: _builtins.int
+    FIRST_CURSOR_FIELD_NUMBER: _builtins.int
+    LAST_CURSOR_FIELD_NUMBER: _builtins.int
+    WATERMARK_FIELD_NUMBER: _builtins.int
+    FINGERPRINT_FIELD_NUMBER: _builtins.int
+    REVIEWER_FIELD_NUMBER: _builtins.int
+    CLAIM_EXPIRES_AT_FIELD_NUMBER: _builtins.int
+    DECIDED_BY_FIELD_NUMBER: _builtins.int
+    DECIDED_AT_FIELD_NUMBER: _builtins.int
+    REJECTION_FIELD_NUMBER: _builtins.int
+    tenant_id: _builtins.str
+    """The tenant."""
+    number: _builtins.int
+    """Grows by one with each purge of the tenant, from 1."""
+    state: Global___PurgeState.ValueType
+    """Where it stands."""
+    prepared_by: _builtins.str
+    """Who prepared it."""
+    tombstones: _builtins.int
+    """How many tombstones."""
+    first_cursor: _builtins.int
+    """The cursor of the first."""
+    last_cursor: _builtins.int
+    """The cursor of the last."""
+    watermark: _builtins.int
+    """Up to where tombstones were kept elsewhere when it was prepared."""
+    fingerprint: _builtins.bytes
+    """SHA-256 of a line for each tombstone, by rising cursor: the cursor, a space, the task id, a line feed. 32 bytes."""
+    reviewer: _builtins.str
+    """Who claimed it last."""
+    decided_by: _builtins.str
+    """Who approved or rejected it."""
+    rejection: _builtins.str
+    """Why it was rejected."""
+    @_builtins.property
+    def prepared_at(self) -> _timestamp_pb2.Timestamp:
+        """When."""
+
+    @_builtins.property
+    def deadline_at(self) -> _timestamp_pb2.Timestamp:
+        """Until when it must have been executed."""
+
+    @_builtins.property
+    def claim_expires_at(self) -> _timestamp_pb2.Timestamp:
+        """Until when that claim holds. Absent where it was never claimed."""
+
+    @_builtins.property
+    def decided_at(self) -> _timestamp_pb2.Timestamp:
+        """When. Absent where nobody has."""
+
+    def __init__(
+        self,
+        *,
+        tenant_id: _builtins.str = ...,
+        number: _builtins.int = ...,
+        state: Global___PurgeState.ValueType = ...,
+        prepared_by: _builtins.str = ...,
+        prepared_at: _timestamp_pb2.Timestamp | None = ...,
+        deadline_at: _timestamp_pb2.Timestamp | None = ...,
+        tombstones: _builtins.int = ...,
+        first_cursor: _builtins.int = ...,
+        last_cursor: _builtins.int = ...,
+        watermark: _builtins.int = ...,
+        fingerprint: _builtins.bytes = ...,
+        reviewer: _builtins.str = ...,
+        claim_expires_at: _timestamp_pb2.Timestamp | None = ...,
+        decided_by: _builtins.str = ...,
+        decided_at: _timestamp_pb2.Timestamp | None = ...,
+        rejection: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["claim_expires_at", b"claim_expires_at", "deadline_at", b"deadline_at", "decided_at", b"decided_at", "prepared_at", b"prepared_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim_expires_at", b"claim_expires_at", "deadline_at", b"deadline_at", "decided_at", b"decided_at", "decided_by", b"decided_by", "fingerprint", b"fingerprint", "first_cursor", b"first_cursor", "last_cursor", b"last_cursor", "number", b"number", "prepared_at", b"prepared_at", "prepared_by", b"prepared_by", "rejection", b"rejection", "reviewer", b"reviewer", "state", b"state", "tenant_id", b"tenant_id", "tombstones", b"tombstones", "watermark", b"watermark"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Purge: _TypeAlias = Purge  # noqa: Y015
+
+@_typing.final
+class PurgeEvidence(_message.Message):
+    """That tombstones were forgotten for good, and which."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_ID_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    PREPARED_BY_FIELD_NUMBER: _builtins.int
+    PREPARED_AT_FIELD_NUMBER: _builtins.int
+    APPROVED_BY_FIELD_NUMBER: _builtins.int
+    APPROVED_AT_FIELD_NUMBER: _builtins.int
+    EXECUTED_BY_FIELD_NUMBER: _builtins.int
+    EXECUTED_AT_FIELD_NUMBER: _builtins.int
+    CLEANUP_TOKEN_FIELD_NUMBER: _builtins.int
+    TOMBSTONES_FIELD_NUMBER: _builtins.int
+    FIRST_CURSOR_FIELD_NUMBER: _builtins.int
+    LAST_CURSOR_FIELD_NUMBER: _builtins.int
+    WATERMARK_FIELD_NUMBER: _builtins.int
+    RECEIPT_FIELD_NUMBER: _builtins.int
+    FINGERPRINT_FIELD_NUMBER: _builtins.int
+    tenant_id: _builtins.str
+    """The tenant."""
+    number: _builtins.int
+    """The purge."""
+    prepared_by: _builtins.str
+    """Who prepared it."""
+    approved_by: _builtins.str
+    """Who approved it."""
+    executed_by: _builtins.str
+    """Who executed it."""
+    cleanup_token: _builtins.int
+    """The token of the cleanup lease under which it was executed."""
+    tombstones: _builtins.int
+    """How many tombstones."""
+    first_cursor: _builtins.int
+    """The cursor of the first."""
+    last_cursor: _builtins.int
+    """The cursor of the last."""
+    watermark: _builtins.int
+    """Up to where tombstones were kept elsewhere when it was prepared."""
+    receipt: _builtins.str
+    """The receipt for that."""
+    fingerprint: _builtins.bytes
+    """See Purge."""
+    @_builtins.property
+    def prepared_at(self) -> _timestamp_pb2.Timestamp:
+        """When."""
+
+    @_builtins.property
+    def approved_at(self) -> _timestamp_pb2.Timestamp:
+        """When."""
+
+    @_builtins.property
+    def executed_at(self) -> _timestamp_pb2.Timestamp:
+        """When."""
+
+    def __init__(
+        self,
+        *,
+        tenant_id: _builtins.str = ...,
+        number: _builtins.int = ...,
+        prepared_by: _builtins.str = ...,
+        prepared_at: _timestamp_pb2.Timestamp | None = ...,
+        approved_by: _builtins.str = ...,
+        approved_at: _timestamp_pb2.Timestamp | None = ...,
+        executed_by: _builtins.str = ...,
+        executed_at: _timestamp_pb2.Timestamp | None = ...,
+        cleanup_token: _builtins.int = ...,
+        tombstones: _builtins.int = ...,
+        first_cursor: _builtins.int = ...,
+        last_cursor: _builtins.int = ...,
+        watermark: _builtins.int = ...,
+        receipt: _builtins.str = ...,
+        fingerprint: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["approved_at", b"approved_at", "executed_at", b"executed_at", "prepared_at", b"prepared_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["approved_at", b"approved_at", "approved_by", b"approved_by", "cleanup_token", b"cleanup_token", "executed_at", b"executed_at", "executed_by", b"executed_by", "fingerprint", b"fingerprint", "first_cursor", b"first_cursor", "last_cursor", b"last_cursor", "number", b"number", "prepared_at", b"prepared_at", "prepared_by", b"prepared_by", "receipt", b"receipt", "tenant_id", b"tenant_id", "tombstones", b"tombstones", "watermark", b"watermark"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PurgeEvidence: _TypeAlias = PurgeEvidence  # noqa: Y015
+
+@_typing.final
+class PreparePurgeRequest(_message.Message):
+    """See GovernanceService.PreparePurge."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEASE_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    RETENTION_MS_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    APPROVAL_MS_FIELD_NUMBER: _builtins.int
+    PRINCIPAL_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    """Chosen by the caller, the same for each repetition. 1 to 128 bytes, not blank."""
+    retention_ms: _builtins.int
+    """How long ago the tasks were removed at least. At least 1."""
+    limit: _builtins.int
+    """At most so many. 1 to 1,000; 0 means 100."""
+    approval_ms: _builtins.int
+    """Within which time it must be approved and executed. At least 1."""
+    principal: _builtins.str
+    """Who prepares; see RetentionService."""
+    @_builtins.property
+    def lease(self) -> Global___CleanupLease:
+        """The tenant's cleanup lease."""
+
+    def __init__(
+        self,
+        *,
+        lease: Global___CleanupLease | None = ...,
+        request_id: _builtins.str = ...,
+        retention_ms: _builtins.int = ...,
+        limit: _builtins.int = ...,
+        approval_ms: _builtins.int = ...,
+        principal: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_ms", b"approval_ms", "lease", b"lease", "limit", b"limit", "principal", b"principal", "request_id", b"request_id", "retention_ms", b"retention_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PreparePurgeRequest: _TypeAlias = PreparePurgeRequest  # noqa: Y015
+
+@_typing.final
+class PreparePurgeResponse(_message.Message):
+    """See GovernanceService.PreparePurge."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PURGE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def purge(self) -> Global___Purge:
+        """The purge."""
+
+    def __init__(
+        self,
+        *,
+        purge: Global___Purge | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["purge", b"purge"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["purge", b"purge"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PreparePurgeResponse: _TypeAlias = PreparePurgeResponse  # noqa: Y015
+
+@_typing.final
+class ListPurgesRequest(_message.Message):
+    """See GovernanceService.ListPurges."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_ID_FIELD_NUMBER: _builtins.int
+    STATES_FIELD_NUMBER: _builtins.int
+    AFTER_NUMBER_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    tenant_id: _builtins.str
+    """The tenant."""
+    after_number: _builtins.int
+    """Only purges after this number."""
+    page_size: _builtins.int
+    """1 to 1,000; 0 means 100."""
+    @_builtins.property
+    def states(self) -> _containers.RepeatedScalarFieldContainer[Global___PurgeState.ValueType]:
+        """Only those in these states; none means in any."""
+
+    def __init__(
+        self,
+        *,
+        tenant_id: _builtins.str = ...,
+        states: _abc.Iterable[Global___PurgeState.ValueType] | None = ...,
+        after_number: _builtins.int = ...,
+        page_size: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_number", b"after_number", "page_size", b"page_size", "states", b"states", "tenant_id", b"tenant_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListPurgesRequest: _TypeAlias = ListPurgesRequest  # noqa: Y015
+
+@_typing.final
+class ListPurgesResponse(_message.Message):
+    """See GovernanceService.ListPurges."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PURGES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def purges(self) -> _containers.RepeatedCompositeFieldContainer[Global___Purge]:
+        """By rising number. Fewer than asked for means that there are no more."""
+
+    def __init__(
+        self,
+        *,
+        purges: _abc.Iterable[Global___Purge] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["purges", b"purges"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListPurgesResponse: _TypeAlias = ListPurgesResponse  # noqa: Y015
+
+@_typing.final
+class ClaimPurgeRequest(_message.Message):
+    """See GovernanceService.ClaimPurge."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_ID_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    LEASE_MS_FIELD_NUMBER: _builtins.int
+    PRINCIPAL_FIELD_NUMBER: _builtins.int
+    tenant_id: _builtins.str
+    """The tenant."""
+    number: _builtins.int
+    """The purge; 0 means the oldest."""
+    lease_ms: _builtins.int
+    """For how long, at most until the purge's deadline. 1,000 to 900,000 milliseconds."""
+    principal: _builtins.str
+    """Who claims; see RetentionService."""
+    def __init__(
+        self,
+        *,
+        tenant_id: _builtins.str = ...,
+        number: _builtins.int = ...,
+        lease_ms: _builtins.int = ...,
+        principal: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease_ms", b"lease_ms", "number", b"number", "principal", b"principal", "tenant_id", b"tenant_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClaimPurgeRequest: _TypeAlias = ClaimPurgeRequest  # noqa: Y015
+
+@_typing.final
+class ClaimPurgeResponse(_message.Message):
+    """See GovernanceService.ClaimPurge."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PURGE_FIELD_NUMBER: _builtins.int
+    CLAIM_TOKEN_FIELD_NUMBER: _builtins.int
+    claim_token: _builtins.int
+    """With which it is decided. One more than that of the claim before."""
+    @_builtins.property
+    def purge(self) -> Global___Purge:
+        """The purge. Absent where there is none to take."""
+
+    def __init__(
+        self,
+        *,
+        purge: Global___Purge | None = ...,
+        claim_token: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["purge", b"purge"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim_token", b"claim_token", "purge", b"purge"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClaimPurgeResponse: _TypeAlias = ClaimPurgeResponse  # noqa: Y015
+
+@_typing.final
+class ApprovePurgeRequest(_message.Message):
+    """See GovernanceService.ApprovePurge."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_ID_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    CLAIM_TOKEN_FIELD_NUMBER: _builtins.int
+    PRINCIPAL_FIELD_NUMBER: _builtins.int
+    tenant_id: _builtins.str
+    """The tenant."""
+    number: _builtins.int
+    """The purge."""
+    claim_token: _builtins.int
+    """That of the claim; 0 means directly."""
+    principal: _builtins.str
+    """Who approves; see RetentionService."""
+    def __init__(
+        self,
+        *,
+        tenant_id: _builtins.str = ...,
+        number: _builtins.int = ...,
+        claim_token: _builtins.int = ...,
+        principal: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim_token", b"claim_token", "number", b"number", "principal", b"principal", "tenant_id", b"tenant_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ApprovePurgeRequest: _TypeAlias = ApprovePurgeRequest  # noqa: Y015
+
+@_typing.final
+class ApprovePurgeResponse(_message.Message):
+    """See GovernanceService.ApprovePurge."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PURGE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def purge(self) -> Global___Purge:
+        """The purge."""
+
+    def __init__(
+        self,
+        *,
+        purge: Global___Purge | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["purge", b"purge"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["purge", b"purge"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ApprovePurgeResponse: _TypeAlias = ApprovePurgeResponse  # noqa: Y015
+
+@_typing.final
+class RejectPurgeRequest(_message.Message):
+    """See GovernanceService.RejectPurge."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_ID_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    CLAIM_TOKEN_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    PRINCIPAL_FIELD_NUMBER: _builtins.int
+    tenant_id: _builtins.str
+    """The tenant."""
+    number: _builtins.int
+    """The purge."""
+    claim_token: _builtins.int
+    """That of the claim; 0 means directly."""
+    reason: _builtins.str
+    """Why. 1 to 1,024 bytes, not blank, no control characters."""
+    principal: _builtins.str
+    """Who rejects; see RetentionService."""
+    def __init__(
+        self,
+        *,
+        tenant_id: _builtins.str = ...,
+        number: _builtins.int = ...,
+        claim_token: _builtins.int = ...,
+        reason: _builtins.str = ...,
+        principal: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim_token", b"claim_token", "number", b"number", "principal", b"principal", "reason", b"reason", "tenant_id", b"tenant_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RejectPurgeRequest: _TypeAlias = RejectPurgeRequest  # noqa: Y015
+
+@_typing.final
+class RejectPurgeResponse(_message.Message):
+    """See GovernanceService.RejectPurge."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PURGE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def purge(self) -> Global___Purge:
+        """The purge."""
+
+    def __init__(
+        self,
+        *,
+        purge: Global___Purge | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["purge", b"purge"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["purge", b"purge"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RejectPurgeResponse: _TypeAlias = RejectPurgeResponse  # noqa: Y015
+
+@_typing.final
+class ExecutePurgeRequest(_message.Message):
+    """See GovernanceService.ExecutePurge."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEASE_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    PRINCIPAL_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """The purge."""
+    principal: _builtins.str
+    """Who executes; see RetentionService."""
+    @_builtins.property
+    def lease(self) -> Global___CleanupLease:
+        """The tenant's cleanup lease."""
+
+    def __init__(
+        self,
+        *,
+        lease: Global___CleanupLease | None = ...,
+        number: _builtins.int = ...,
+        principal: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease", "number", b"number", "principal", b"principal"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExecutePurgeRequest: _TypeAlias = ExecutePurgeRequest  # noqa: Y015
+
+@_typing.final
+class ExecutePurgeResponse(_message.Message):
+    """See GovernanceService.ExecutePurge."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EVIDENCE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def evidence(self) -> Global___PurgeEvidence:
+        """The evidence."""
+
+    def __init__(
+        self,
+        *,
+        evidence: Global___PurgeEvidence | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["evidence", b"evidence"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["evidence", b"evidence"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExecutePurgeResponse: _TypeAlias = ExecutePurgeResponse  # noqa: Y015
+
+@_typing.final
+class GetPurgeEvidenceRequest(_message.Message):
+    """See GovernanceService.GetPurgeEvidence."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_ID_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    tenant_id: _builtins.str
+    """The tenant."""
+    number: _builtins.int
+    """The purge."""
+    def __init__(
+        self,
+        *,
+        tenant_id: _builtins.str = ...,
+        number: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number", "tenant_id", b"tenant_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetPurgeEvidenceRequest: _TypeAlias = GetPurgeEvidenceRequest  # noqa: Y015
+
+@_typing.final
+class GetPurgeEvidenceResponse(_message.Message):
+    """See GovernanceService.GetPurgeEvidence."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EVIDENCE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def evidence(self) -> Global___PurgeEvidence:
+        """The evidence."""
+
+    def __init__(
+        self,
+        *,
+        evidence: Global___PurgeEvidence | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["evidence", b"evidence"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["evidence", b"evidence"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetPurgeEvidenceResponse: _TypeAlias = GetPurgeEvidenceResponse  # noqa: Y015

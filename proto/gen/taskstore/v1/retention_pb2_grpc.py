@@ -27,6 +27,13 @@ if _version_not_supported:
 
 class RetentionServiceStub:
     """For operators of retention.
+
+    What is over is put away in order: a task that ended is removed, with all it had, once its handle has ended and then its
+    tenant's retention has passed, and leaves a tombstone. Who removes holds the tenant's cleanup lease: one a tenant, with a
+    fencing token that is one more than the last. Stores do it by themselves where TENURE_STORE_CLEANUP says so.
+
+    `principal` in a request is who does it, and is written down. A store that asks its callers who they are writes their
+    identity, and refuses any other with PERMISSION_DENIED; where nobody is asked it must be given.
     """
 
     def __init__(self, channel):
@@ -35,6 +42,26 @@ class RetentionServiceStub:
         Args:
             channel: A grpc.Channel.
         """
+        self.ListCleanupTenants = channel.unary_unary(
+                '/taskstore.v1.RetentionService/ListCleanupTenants',
+                request_serializer=taskstore_dot_v1_dot_retention__pb2.ListCleanupTenantsRequest.SerializeToString,
+                response_deserializer=taskstore_dot_v1_dot_retention__pb2.ListCleanupTenantsResponse.FromString,
+                _registered_method=True)
+        self.ClaimCleanup = channel.unary_unary(
+                '/taskstore.v1.RetentionService/ClaimCleanup',
+                request_serializer=taskstore_dot_v1_dot_retention__pb2.ClaimCleanupRequest.SerializeToString,
+                response_deserializer=taskstore_dot_v1_dot_retention__pb2.ClaimCleanupResponse.FromString,
+                _registered_method=True)
+        self.HeartbeatCleanup = channel.unary_unary(
+                '/taskstore.v1.RetentionService/HeartbeatCleanup',
+                request_serializer=taskstore_dot_v1_dot_retention__pb2.HeartbeatCleanupRequest.SerializeToString,
+                response_deserializer=taskstore_dot_v1_dot_retention__pb2.HeartbeatCleanupResponse.FromString,
+                _registered_method=True)
+        self.ReleaseCleanup = channel.unary_unary(
+                '/taskstore.v1.RetentionService/ReleaseCleanup',
+                request_serializer=taskstore_dot_v1_dot_retention__pb2.ReleaseCleanupRequest.SerializeToString,
+                response_deserializer=taskstore_dot_v1_dot_retention__pb2.ReleaseCleanupResponse.FromString,
+                _registered_method=True)
         self.RemoveTasks = channel.unary_unary(
                 '/taskstore.v1.RetentionService/RemoveTasks',
                 request_serializer=taskstore_dot_v1_dot_retention__pb2.RemoveTasksRequest.SerializeToString,
@@ -45,32 +72,82 @@ class RetentionServiceStub:
                 request_serializer=taskstore_dot_v1_dot_retention__pb2.ListTombstonesRequest.SerializeToString,
                 response_deserializer=taskstore_dot_v1_dot_retention__pb2.ListTombstonesResponse.FromString,
                 _registered_method=True)
-        self.CompactSignals = channel.unary_unary(
-                '/taskstore.v1.RetentionService/CompactSignals',
-                request_serializer=taskstore_dot_v1_dot_retention__pb2.CompactSignalsRequest.SerializeToString,
-                response_deserializer=taskstore_dot_v1_dot_retention__pb2.CompactSignalsResponse.FromString,
-                _registered_method=True)
         self.GetTombstone = channel.unary_unary(
                 '/taskstore.v1.RetentionService/GetTombstone',
                 request_serializer=taskstore_dot_v1_dot_retention__pb2.GetTombstoneRequest.SerializeToString,
                 response_deserializer=taskstore_dot_v1_dot_retention__pb2.GetTombstoneResponse.FromString,
                 _registered_method=True)
+        self.CompactSignals = channel.unary_unary(
+                '/taskstore.v1.RetentionService/CompactSignals',
+                request_serializer=taskstore_dot_v1_dot_retention__pb2.CompactSignalsRequest.SerializeToString,
+                response_deserializer=taskstore_dot_v1_dot_retention__pb2.CompactSignalsResponse.FromString,
+                _registered_method=True)
+        self.GetRetention = channel.unary_unary(
+                '/taskstore.v1.RetentionService/GetRetention',
+                request_serializer=taskstore_dot_v1_dot_retention__pb2.GetRetentionRequest.SerializeToString,
+                response_deserializer=taskstore_dot_v1_dot_retention__pb2.GetRetentionResponse.FromString,
+                _registered_method=True)
 
 
 class RetentionServiceServicer:
     """For operators of retention.
+
+    What is over is put away in order: a task that ended is removed, with all it had, once its handle has ended and then its
+    tenant's retention has passed, and leaves a tombstone. Who removes holds the tenant's cleanup lease: one a tenant, with a
+    fencing token that is one more than the last. Stores do it by themselves where TENURE_STORE_CLEANUP says so.
+
+    `principal` in a request is who does it, and is written down. A store that asks its callers who they are writes their
+    identity, and refuses any other with PERMISSION_DENIED; where nobody is asked it must be given.
     """
 
+    def ListCleanupTenants(self, request, context):
+        """Lists tenants that have tasks to remove, ordered by id. Any number may look at once.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ClaimCleanup(self, request, context):
+        """Takes a tenant's cleanup lease, if nobody else holds it. Who holds it may take it again: the lease before is over then, so
+        that a lost answer costs nothing. Refused with TENANT_NOT_FOUND.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def HeartbeatCleanup(self, request, context):
+        """Extends a cleanup lease; it never shortens it. Refused with LEASE_LOST.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReleaseCleanup(self, request, context):
+        """Gives a cleanup lease back. Refused with LEASE_LOST, also when it was given back before.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def RemoveTasks(self, request, context):
-        """Removes a tenant's tasks that ended, whose handle has ended and whose retention has passed, oldest first,
-        and writes one tombstone for each in the same step. Never touches a task that lives. Safe to repeat.
+        """Removes a tenant's tasks that ended, whose handle has ended, whose retention has passed and that nobody holds, oldest
+        first, with their checkpoints, inputs, signals and payloads, and writes one tombstone for each in the same step. Never
+        touches a task that lives. Safe to repeat. Refused with LEASE_LOST.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListTombstones(self, request, context):
-        """Lists a tenant's tombstones in the order in which they became visible.
+        """Lists a tenant's tombstones in the order in which they became visible: who has read up to a cursor has missed nothing
+        before it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetTombstone(self, request, context):
+        """Reads the tombstone of one task, with its history. Refused with TOMBSTONE_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -84,8 +161,9 @@ class RetentionServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def GetTombstone(self, request, context):
-        """Reads the tombstone of one task. Refused with TOMBSTONE_NOT_FOUND.
+    def GetRetention(self, request, context):
+        """Reads how far a tenant's retention has come: what is to be removed, what is kept elsewhere, what waits for a decision.
+        Refused with TENANT_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -94,6 +172,26 @@ class RetentionServiceServicer:
 
 def add_RetentionServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
+            'ListCleanupTenants': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListCleanupTenants,
+                    request_deserializer=taskstore_dot_v1_dot_retention__pb2.ListCleanupTenantsRequest.FromString,
+                    response_serializer=taskstore_dot_v1_dot_retention__pb2.ListCleanupTenantsResponse.SerializeToString,
+            ),
+            'ClaimCleanup': grpc.unary_unary_rpc_method_handler(
+                    servicer.ClaimCleanup,
+                    request_deserializer=taskstore_dot_v1_dot_retention__pb2.ClaimCleanupRequest.FromString,
+                    response_serializer=taskstore_dot_v1_dot_retention__pb2.ClaimCleanupResponse.SerializeToString,
+            ),
+            'HeartbeatCleanup': grpc.unary_unary_rpc_method_handler(
+                    servicer.HeartbeatCleanup,
+                    request_deserializer=taskstore_dot_v1_dot_retention__pb2.HeartbeatCleanupRequest.FromString,
+                    response_serializer=taskstore_dot_v1_dot_retention__pb2.HeartbeatCleanupResponse.SerializeToString,
+            ),
+            'ReleaseCleanup': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReleaseCleanup,
+                    request_deserializer=taskstore_dot_v1_dot_retention__pb2.ReleaseCleanupRequest.FromString,
+                    response_serializer=taskstore_dot_v1_dot_retention__pb2.ReleaseCleanupResponse.SerializeToString,
+            ),
             'RemoveTasks': grpc.unary_unary_rpc_method_handler(
                     servicer.RemoveTasks,
                     request_deserializer=taskstore_dot_v1_dot_retention__pb2.RemoveTasksRequest.FromString,
@@ -104,15 +202,20 @@ def add_RetentionServiceServicer_to_server(servicer, server):
                     request_deserializer=taskstore_dot_v1_dot_retention__pb2.ListTombstonesRequest.FromString,
                     response_serializer=taskstore_dot_v1_dot_retention__pb2.ListTombstonesResponse.SerializeToString,
             ),
+            'GetTombstone': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetTombstone,
+                    request_deserializer=taskstore_dot_v1_dot_retention__pb2.GetTombstoneRequest.FromString,
+                    response_serializer=taskstore_dot_v1_dot_retention__pb2.GetTombstoneResponse.SerializeToString,
+            ),
             'CompactSignals': grpc.unary_unary_rpc_method_handler(
                     servicer.CompactSignals,
                     request_deserializer=taskstore_dot_v1_dot_retention__pb2.CompactSignalsRequest.FromString,
                     response_serializer=taskstore_dot_v1_dot_retention__pb2.CompactSignalsResponse.SerializeToString,
             ),
-            'GetTombstone': grpc.unary_unary_rpc_method_handler(
-                    servicer.GetTombstone,
-                    request_deserializer=taskstore_dot_v1_dot_retention__pb2.GetTombstoneRequest.FromString,
-                    response_serializer=taskstore_dot_v1_dot_retention__pb2.GetTombstoneResponse.SerializeToString,
+            'GetRetention': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetRetention,
+                    request_deserializer=taskstore_dot_v1_dot_retention__pb2.GetRetentionRequest.FromString,
+                    response_serializer=taskstore_dot_v1_dot_retention__pb2.GetRetentionResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -124,7 +227,122 @@ def add_RetentionServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class RetentionService:
     """For operators of retention.
+
+    What is over is put away in order: a task that ended is removed, with all it had, once its handle has ended and then its
+    tenant's retention has passed, and leaves a tombstone. Who removes holds the tenant's cleanup lease: one a tenant, with a
+    fencing token that is one more than the last. Stores do it by themselves where TENURE_STORE_CLEANUP says so.
+
+    `principal` in a request is who does it, and is written down. A store that asks its callers who they are writes their
+    identity, and refuses any other with PERMISSION_DENIED; where nobody is asked it must be given.
     """
+
+    @staticmethod
+    def ListCleanupTenants(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/taskstore.v1.RetentionService/ListCleanupTenants',
+            taskstore_dot_v1_dot_retention__pb2.ListCleanupTenantsRequest.SerializeToString,
+            taskstore_dot_v1_dot_retention__pb2.ListCleanupTenantsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ClaimCleanup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/taskstore.v1.RetentionService/ClaimCleanup',
+            taskstore_dot_v1_dot_retention__pb2.ClaimCleanupRequest.SerializeToString,
+            taskstore_dot_v1_dot_retention__pb2.ClaimCleanupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def HeartbeatCleanup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/taskstore.v1.RetentionService/HeartbeatCleanup',
+            taskstore_dot_v1_dot_retention__pb2.HeartbeatCleanupRequest.SerializeToString,
+            taskstore_dot_v1_dot_retention__pb2.HeartbeatCleanupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReleaseCleanup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/taskstore.v1.RetentionService/ReleaseCleanup',
+            taskstore_dot_v1_dot_retention__pb2.ReleaseCleanupRequest.SerializeToString,
+            taskstore_dot_v1_dot_retention__pb2.ReleaseCleanupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
 
     @staticmethod
     def RemoveTasks(request,
@@ -181,6 +399,33 @@ class RetentionService:
             _registered_method=True)
 
     @staticmethod
+    def GetTombstone(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/taskstore.v1.RetentionService/GetTombstone',
+            taskstore_dot_v1_dot_retention__pb2.GetTombstoneRequest.SerializeToString,
+            taskstore_dot_v1_dot_retention__pb2.GetTombstoneResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def CompactSignals(request,
             target,
             options=(),
@@ -208,7 +453,7 @@ class RetentionService:
             _registered_method=True)
 
     @staticmethod
-    def GetTombstone(request,
+    def GetRetention(request,
             target,
             options=(),
             channel_credentials=None,
@@ -221,9 +466,546 @@ class RetentionService:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/taskstore.v1.RetentionService/GetTombstone',
-            taskstore_dot_v1_dot_retention__pb2.GetTombstoneRequest.SerializeToString,
-            taskstore_dot_v1_dot_retention__pb2.GetTombstoneResponse.FromString,
+            '/taskstore.v1.RetentionService/GetRetention',
+            taskstore_dot_v1_dot_retention__pb2.GetRetentionRequest.SerializeToString,
+            taskstore_dot_v1_dot_retention__pb2.GetRetentionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
+class GovernanceServiceStub:
+    """For those who decide what must be kept and what may be forgotten for good. Each method but ListHolds has a permission of its
+    own, given by the policy file to a principal for tenants; without it the call is refused with PERMISSION_DENIED, and with
+    POLICY_UNAVAILABLE while the policy file cannot be read. `principal` is as in RetentionService.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.PlaceHold = channel.unary_unary(
+                '/taskstore.v1.GovernanceService/PlaceHold',
+                request_serializer=taskstore_dot_v1_dot_retention__pb2.PlaceHoldRequest.SerializeToString,
+                response_deserializer=taskstore_dot_v1_dot_retention__pb2.PlaceHoldResponse.FromString,
+                _registered_method=True)
+        self.ReleaseHold = channel.unary_unary(
+                '/taskstore.v1.GovernanceService/ReleaseHold',
+                request_serializer=taskstore_dot_v1_dot_retention__pb2.ReleaseHoldRequest.SerializeToString,
+                response_deserializer=taskstore_dot_v1_dot_retention__pb2.ReleaseHoldResponse.FromString,
+                _registered_method=True)
+        self.ListHolds = channel.unary_unary(
+                '/taskstore.v1.GovernanceService/ListHolds',
+                request_serializer=taskstore_dot_v1_dot_retention__pb2.ListHoldsRequest.SerializeToString,
+                response_deserializer=taskstore_dot_v1_dot_retention__pb2.ListHoldsResponse.FromString,
+                _registered_method=True)
+        self.ConfirmExport = channel.unary_unary(
+                '/taskstore.v1.GovernanceService/ConfirmExport',
+                request_serializer=taskstore_dot_v1_dot_retention__pb2.ConfirmExportRequest.SerializeToString,
+                response_deserializer=taskstore_dot_v1_dot_retention__pb2.ConfirmExportResponse.FromString,
+                _registered_method=True)
+        self.PreparePurge = channel.unary_unary(
+                '/taskstore.v1.GovernanceService/PreparePurge',
+                request_serializer=taskstore_dot_v1_dot_retention__pb2.PreparePurgeRequest.SerializeToString,
+                response_deserializer=taskstore_dot_v1_dot_retention__pb2.PreparePurgeResponse.FromString,
+                _registered_method=True)
+        self.ListPurges = channel.unary_unary(
+                '/taskstore.v1.GovernanceService/ListPurges',
+                request_serializer=taskstore_dot_v1_dot_retention__pb2.ListPurgesRequest.SerializeToString,
+                response_deserializer=taskstore_dot_v1_dot_retention__pb2.ListPurgesResponse.FromString,
+                _registered_method=True)
+        self.ClaimPurge = channel.unary_unary(
+                '/taskstore.v1.GovernanceService/ClaimPurge',
+                request_serializer=taskstore_dot_v1_dot_retention__pb2.ClaimPurgeRequest.SerializeToString,
+                response_deserializer=taskstore_dot_v1_dot_retention__pb2.ClaimPurgeResponse.FromString,
+                _registered_method=True)
+        self.ApprovePurge = channel.unary_unary(
+                '/taskstore.v1.GovernanceService/ApprovePurge',
+                request_serializer=taskstore_dot_v1_dot_retention__pb2.ApprovePurgeRequest.SerializeToString,
+                response_deserializer=taskstore_dot_v1_dot_retention__pb2.ApprovePurgeResponse.FromString,
+                _registered_method=True)
+        self.RejectPurge = channel.unary_unary(
+                '/taskstore.v1.GovernanceService/RejectPurge',
+                request_serializer=taskstore_dot_v1_dot_retention__pb2.RejectPurgeRequest.SerializeToString,
+                response_deserializer=taskstore_dot_v1_dot_retention__pb2.RejectPurgeResponse.FromString,
+                _registered_method=True)
+        self.ExecutePurge = channel.unary_unary(
+                '/taskstore.v1.GovernanceService/ExecutePurge',
+                request_serializer=taskstore_dot_v1_dot_retention__pb2.ExecutePurgeRequest.SerializeToString,
+                response_deserializer=taskstore_dot_v1_dot_retention__pb2.ExecutePurgeResponse.FromString,
+                _registered_method=True)
+        self.GetPurgeEvidence = channel.unary_unary(
+                '/taskstore.v1.GovernanceService/GetPurgeEvidence',
+                request_serializer=taskstore_dot_v1_dot_retention__pb2.GetPurgeEvidenceRequest.SerializeToString,
+                response_deserializer=taskstore_dot_v1_dot_retention__pb2.GetPurgeEvidenceResponse.FromString,
+                _registered_method=True)
+
+
+class GovernanceServiceServicer:
+    """For those who decide what must be kept and what may be forgotten for good. Each method but ListHolds has a permission of its
+    own, given by the policy file to a principal for tenants; without it the call is refused with PERMISSION_DENIED, and with
+    POLICY_UNAVAILABLE while the policy file cannot be read. `principal` is as in RetentionService.
+    """
+
+    def PlaceHold(self, request, context):
+        """Holds a task, in whatever state, or the tombstone of one that was removed: while it is held neither is it removed nor is
+        its tombstone purged. Where it is held already, that hold is returned, whoever placed it. Refused with TASK_NOT_FOUND
+        where there is neither a task nor a tombstone.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReleaseHold(self, request, context):
+        """Ends a hold, which is kept. Repeated by the same principal it returns the same. Refused with HOLD_NOT_FOUND, and with
+        HOLD_RELEASED when another ended it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListHolds(self, request, context):
+        """Lists a tenant's holds, those that ended included, in the order in which they were placed.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ConfirmExport(self, request, context):
+        """Says that all of a tenant's tombstones up to a cursor are kept elsewhere, by a receipt of whoever keeps them. It never goes
+        back; what was confirmed is confirmed again by the same cursor and receipt. Refused with EXPORT_CONFLICT for a cursor
+        below the last one confirmed, and for one that was confirmed by another receipt.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PreparePurge(self, request, context):
+        """Prepares to forget a tenant's oldest tombstones for good: those that are kept elsewhere, are old enough, are not held, and
+        belong to no other purge that may still come. Nothing is forgotten before another principal approved. Safe to repeat with
+        the same request id. Refused with LEASE_LOST, with NOT_EXPORTED where nothing was confirmed, with NOTHING_TO_PURGE, and
+        with REQUEST_ID_CONFLICT.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListPurges(self, request, context):
+        """Lists a tenant's purges, oldest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ClaimPurge(self, request, context):
+        """Takes the oldest purge that waits for a decision, that the caller did not prepare, and that nobody else has taken; or the
+        one that is named, under the same conditions. Who has taken it may take it again. Refused with PURGE_NOT_FOUND.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ApprovePurge(self, request, context):
+        """Approves a purge, under a claim or directly. Repeated by the same principal it returns the same. Refused with
+        PURGE_NOT_FOUND; with LEASE_LOST where the claim does not hold; with SECOND_PERSON_REQUIRED by who prepared it; and with
+        PURGE_CONFLICT where it was decided otherwise, has run out, or another has claimed it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RejectPurge(self, request, context):
+        """Rejects a purge for good, under a claim or directly; who prepared it may take it back so. Repeated by the same principal it
+        returns the same. Refused with PURGE_NOT_FOUND; with LEASE_LOST where the claim does not hold; and with PURGE_CONFLICT
+        where it was decided otherwise, has run out, or another has claimed it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ExecutePurge(self, request, context):
+        """Forgets the tombstones of an approved purge, all or none, and leaves the evidence. Repeated it returns the same evidence.
+        Refused with PURGE_NOT_FOUND, with LEASE_LOST, and with PURGE_CONFLICT where it is not approved, has run out, or one of its
+        tombstones is held now.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetPurgeEvidence(self, request, context):
+        """Reads the evidence of a purge. Refused with PURGE_NOT_FOUND where none was executed under this number.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_GovernanceServiceServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'PlaceHold': grpc.unary_unary_rpc_method_handler(
+                    servicer.PlaceHold,
+                    request_deserializer=taskstore_dot_v1_dot_retention__pb2.PlaceHoldRequest.FromString,
+                    response_serializer=taskstore_dot_v1_dot_retention__pb2.PlaceHoldResponse.SerializeToString,
+            ),
+            'ReleaseHold': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReleaseHold,
+                    request_deserializer=taskstore_dot_v1_dot_retention__pb2.ReleaseHoldRequest.FromString,
+                    response_serializer=taskstore_dot_v1_dot_retention__pb2.ReleaseHoldResponse.SerializeToString,
+            ),
+            'ListHolds': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListHolds,
+                    request_deserializer=taskstore_dot_v1_dot_retention__pb2.ListHoldsRequest.FromString,
+                    response_serializer=taskstore_dot_v1_dot_retention__pb2.ListHoldsResponse.SerializeToString,
+            ),
+            'ConfirmExport': grpc.unary_unary_rpc_method_handler(
+                    servicer.ConfirmExport,
+                    request_deserializer=taskstore_dot_v1_dot_retention__pb2.ConfirmExportRequest.FromString,
+                    response_serializer=taskstore_dot_v1_dot_retention__pb2.ConfirmExportResponse.SerializeToString,
+            ),
+            'PreparePurge': grpc.unary_unary_rpc_method_handler(
+                    servicer.PreparePurge,
+                    request_deserializer=taskstore_dot_v1_dot_retention__pb2.PreparePurgeRequest.FromString,
+                    response_serializer=taskstore_dot_v1_dot_retention__pb2.PreparePurgeResponse.SerializeToString,
+            ),
+            'ListPurges': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListPurges,
+                    request_deserializer=taskstore_dot_v1_dot_retention__pb2.ListPurgesRequest.FromString,
+                    response_serializer=taskstore_dot_v1_dot_retention__pb2.ListPurgesResponse.SerializeToString,
+            ),
+            'ClaimPurge': grpc.unary_unary_rpc_method_handler(
+                    servicer.ClaimPurge,
+                    request_deserializer=taskstore_dot_v1_dot_retention__pb2.ClaimPurgeRequest.FromString,
+                    response_serializer=taskstore_dot_v1_dot_retention__pb2.ClaimPurgeResponse.SerializeToString,
+            ),
+            'ApprovePurge': grpc.unary_unary_rpc_method_handler(
+                    servicer.ApprovePurge,
+                    request_deserializer=taskstore_dot_v1_dot_retention__pb2.ApprovePurgeRequest.FromString,
+                    response_serializer=taskstore_dot_v1_dot_retention__pb2.ApprovePurgeResponse.SerializeToString,
+            ),
+            'RejectPurge': grpc.unary_unary_rpc_method_handler(
+                    servicer.RejectPurge,
+                    request_deserializer=taskstore_dot_v1_dot_retention__pb2.RejectPurgeRequest.FromString,
+                    response_serializer=taskstore_dot_v1_dot_retention__pb2.RejectPurgeResponse.SerializeToString,
+            ),
+            'ExecutePurge': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExecutePurge,
+                    request_deserializer=taskstore_dot_v1_dot_retention__pb2.ExecutePurgeRequest.FromString,
+                    response_serializer=taskstore_dot_v1_dot_retention__pb2.ExecutePurgeResponse.SerializeToString,
+            ),
+            'GetPurgeEvidence': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetPurgeEvidence,
+                    request_deserializer=taskstore_dot_v1_dot_retention__pb2.GetPurgeEvidenceRequest.FromString,
+                    response_serializer=taskstore_dot_v1_dot_retention__pb2.GetPurgeEvidenceResponse.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'taskstore.v1.GovernanceService', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('taskstore.v1.GovernanceService', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class GovernanceService:
+    """For those who decide what must be kept and what may be forgotten for good. Each method but ListHolds has a permission of its
+    own, given by the policy file to a principal for tenants; without it the call is refused with PERMISSION_DENIED, and with
+    POLICY_UNAVAILABLE while the policy file cannot be read. `principal` is as in RetentionService.
+    """
+
+    @staticmethod
+    def PlaceHold(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/taskstore.v1.GovernanceService/PlaceHold',
+            taskstore_dot_v1_dot_retention__pb2.PlaceHoldRequest.SerializeToString,
+            taskstore_dot_v1_dot_retention__pb2.PlaceHoldResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReleaseHold(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/taskstore.v1.GovernanceService/ReleaseHold',
+            taskstore_dot_v1_dot_retention__pb2.ReleaseHoldRequest.SerializeToString,
+            taskstore_dot_v1_dot_retention__pb2.ReleaseHoldResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListHolds(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/taskstore.v1.GovernanceService/ListHolds',
+            taskstore_dot_v1_dot_retention__pb2.ListHoldsRequest.SerializeToString,
+            taskstore_dot_v1_dot_retention__pb2.ListHoldsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ConfirmExport(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/taskstore.v1.GovernanceService/ConfirmExport',
+            taskstore_dot_v1_dot_retention__pb2.ConfirmExportRequest.SerializeToString,
+            taskstore_dot_v1_dot_retention__pb2.ConfirmExportResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PreparePurge(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/taskstore.v1.GovernanceService/PreparePurge',
+            taskstore_dot_v1_dot_retention__pb2.PreparePurgeRequest.SerializeToString,
+            taskstore_dot_v1_dot_retention__pb2.PreparePurgeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListPurges(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/taskstore.v1.GovernanceService/ListPurges',
+            taskstore_dot_v1_dot_retention__pb2.ListPurgesRequest.SerializeToString,
+            taskstore_dot_v1_dot_retention__pb2.ListPurgesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ClaimPurge(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/taskstore.v1.GovernanceService/ClaimPurge',
+            taskstore_dot_v1_dot_retention__pb2.ClaimPurgeRequest.SerializeToString,
+            taskstore_dot_v1_dot_retention__pb2.ClaimPurgeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ApprovePurge(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/taskstore.v1.GovernanceService/ApprovePurge',
+            taskstore_dot_v1_dot_retention__pb2.ApprovePurgeRequest.SerializeToString,
+            taskstore_dot_v1_dot_retention__pb2.ApprovePurgeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RejectPurge(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/taskstore.v1.GovernanceService/RejectPurge',
+            taskstore_dot_v1_dot_retention__pb2.RejectPurgeRequest.SerializeToString,
+            taskstore_dot_v1_dot_retention__pb2.RejectPurgeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExecutePurge(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/taskstore.v1.GovernanceService/ExecutePurge',
+            taskstore_dot_v1_dot_retention__pb2.ExecutePurgeRequest.SerializeToString,
+            taskstore_dot_v1_dot_retention__pb2.ExecutePurgeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetPurgeEvidence(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/taskstore.v1.GovernanceService/GetPurgeEvidence',
+            taskstore_dot_v1_dot_retention__pb2.GetPurgeEvidenceRequest.SerializeToString,
+            taskstore_dot_v1_dot_retention__pb2.GetPurgeEvidenceResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -27,45 +27,137 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class RetentionServiceStub:
-    """For operators of retention."""
+    """For operators of retention.
+
+    What is over is put away in order: a task that ended is removed, with all it had, once its handle has ended and then its
+    tenant's retention has passed, and leaves a tombstone. Who removes holds the tenant's cleanup lease: one a tenant, with a
+    fencing token that is one more than the last. Stores do it by themselves where TENURE_STORE_CLEANUP says so.
+
+    `principal` in a request is who does it, and is written down. A store that asks its callers who they are writes their
+    identity, and refuses any other with PERMISSION_DENIED; where nobody is asked it must be given.
+    """
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> RetentionServiceAsyncStub: ...
+    ListCleanupTenants: _grpc.UnaryUnaryMultiCallable[_retention_pb2.ListCleanupTenantsRequest, _retention_pb2.ListCleanupTenantsResponse]
+    """Lists tenants that have tasks to remove, ordered by id. Any number may look at once."""
+    ClaimCleanup: _grpc.UnaryUnaryMultiCallable[_retention_pb2.ClaimCleanupRequest, _retention_pb2.ClaimCleanupResponse]
+    """Takes a tenant's cleanup lease, if nobody else holds it. Who holds it may take it again: the lease before is over then, so
+    that a lost answer costs nothing. Refused with TENANT_NOT_FOUND.
+    """
+    HeartbeatCleanup: _grpc.UnaryUnaryMultiCallable[_retention_pb2.HeartbeatCleanupRequest, _retention_pb2.HeartbeatCleanupResponse]
+    """Extends a cleanup lease; it never shortens it. Refused with LEASE_LOST."""
+    ReleaseCleanup: _grpc.UnaryUnaryMultiCallable[_retention_pb2.ReleaseCleanupRequest, _retention_pb2.ReleaseCleanupResponse]
+    """Gives a cleanup lease back. Refused with LEASE_LOST, also when it was given back before."""
     RemoveTasks: _grpc.UnaryUnaryMultiCallable[_retention_pb2.RemoveTasksRequest, _retention_pb2.RemoveTasksResponse]
-    """Removes a tenant's tasks that ended, whose handle has ended and whose retention has passed, oldest first,
-    and writes one tombstone for each in the same step. Never touches a task that lives. Safe to repeat.
+    """Removes a tenant's tasks that ended, whose handle has ended, whose retention has passed and that nobody holds, oldest
+    first, with their checkpoints, inputs, signals and payloads, and writes one tombstone for each in the same step. Never
+    touches a task that lives. Safe to repeat. Refused with LEASE_LOST.
     """
     ListTombstones: _grpc.UnaryUnaryMultiCallable[_retention_pb2.ListTombstonesRequest, _retention_pb2.ListTombstonesResponse]
-    """Lists a tenant's tombstones in the order in which they became visible."""
+    """Lists a tenant's tombstones in the order in which they became visible: who has read up to a cursor has missed nothing
+    before it.
+    """
+    GetTombstone: _grpc.UnaryUnaryMultiCallable[_retention_pb2.GetTombstoneRequest, _retention_pb2.GetTombstoneResponse]
+    """Reads the tombstone of one task, with its history. Refused with TOMBSTONE_NOT_FOUND."""
     CompactSignals: _grpc.UnaryUnaryMultiCallable[_retention_pb2.CompactSignalsRequest, _retention_pb2.CompactSignalsResponse]
     """Forgets a tenant's signals that were consumed or are dead letters and were accepted long enough ago, oldest first. A
     pending one is never touched. A forgotten id is no longer known as a repetition. Safe to repeat.
     """
-    GetTombstone: _grpc.UnaryUnaryMultiCallable[_retention_pb2.GetTombstoneRequest, _retention_pb2.GetTombstoneResponse]
-    """Reads the tombstone of one task. Refused with TOMBSTONE_NOT_FOUND."""
+    GetRetention: _grpc.UnaryUnaryMultiCallable[_retention_pb2.GetRetentionRequest, _retention_pb2.GetRetentionResponse]
+    """Reads how far a tenant's retention has come: what is to be removed, what is kept elsewhere, what waits for a decision.
+    Refused with TENANT_NOT_FOUND.
+    """
 
 @_typing.type_check_only
 class RetentionServiceAsyncStub(RetentionServiceStub):
-    """For operators of retention."""
+    """For operators of retention.
+
+    What is over is put away in order: a task that ended is removed, with all it had, once its handle has ended and then its
+    tenant's retention has passed, and leaves a tombstone. Who removes holds the tenant's cleanup lease: one a tenant, with a
+    fencing token that is one more than the last. Stores do it by themselves where TENURE_STORE_CLEANUP says so.
+
+    `principal` in a request is who does it, and is written down. A store that asks its callers who they are writes their
+    identity, and refuses any other with PERMISSION_DENIED; where nobody is asked it must be given.
+    """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
+    ListCleanupTenants: _aio.UnaryUnaryMultiCallable[_retention_pb2.ListCleanupTenantsRequest, _retention_pb2.ListCleanupTenantsResponse]  # type: ignore[assignment]
+    """Lists tenants that have tasks to remove, ordered by id. Any number may look at once."""
+    ClaimCleanup: _aio.UnaryUnaryMultiCallable[_retention_pb2.ClaimCleanupRequest, _retention_pb2.ClaimCleanupResponse]  # type: ignore[assignment]
+    """Takes a tenant's cleanup lease, if nobody else holds it. Who holds it may take it again: the lease before is over then, so
+    that a lost answer costs nothing. Refused with TENANT_NOT_FOUND.
+    """
+    HeartbeatCleanup: _aio.UnaryUnaryMultiCallable[_retention_pb2.HeartbeatCleanupRequest, _retention_pb2.HeartbeatCleanupResponse]  # type: ignore[assignment]
+    """Extends a cleanup lease; it never shortens it. Refused with LEASE_LOST."""
+    ReleaseCleanup: _aio.UnaryUnaryMultiCallable[_retention_pb2.ReleaseCleanupRequest, _retention_pb2.ReleaseCleanupResponse]  # type: ignore[assignment]
+    """Gives a cleanup lease back. Refused with LEASE_LOST, also when it was given back before."""
     RemoveTasks: _aio.UnaryUnaryMultiCallable[_retention_pb2.RemoveTasksRequest, _retention_pb2.RemoveTasksResponse]  # type: ignore[assignment]
-    """Removes a tenant's tasks that ended, whose handle has ended and whose retention has passed, oldest first,
-    and writes one tombstone for each in the same step. Never touches a task that lives. Safe to repeat.
+    """Removes a tenant's tasks that ended, whose handle has ended, whose retention has passed and that nobody holds, oldest
+    first, with their checkpoints, inputs, signals and payloads, and writes one tombstone for each in the same step. Never
+    touches a task that lives. Safe to repeat. Refused with LEASE_LOST.
     """
     ListTombstones: _aio.UnaryUnaryMultiCallable[_retention_pb2.ListTombstonesRequest, _retention_pb2.ListTombstonesResponse]  # type: ignore[assignment]
-    """Lists a tenant's tombstones in the order in which they became visible."""
+    """Lists a tenant's tombstones in the order in which they became visible: who has read up to a cursor has missed nothing
+    before it.
+    """
+    GetTombstone: _aio.UnaryUnaryMultiCallable[_retention_pb2.GetTombstoneRequest, _retention_pb2.GetTombstoneResponse]  # type: ignore[assignment]
+    """Reads the tombstone of one task, with its history. Refused with TOMBSTONE_NOT_FOUND."""
     CompactSignals: _aio.UnaryUnaryMultiCallable[_retention_pb2.CompactSignalsRequest, _retention_pb2.CompactSignalsResponse]  # type: ignore[assignment]
     """Forgets a tenant's signals that were consumed or are dead letters and were accepted long enough ago, oldest first. A
     pending one is never touched. A forgotten id is no longer known as a repetition. Safe to repeat.
     """
-    GetTombstone: _aio.UnaryUnaryMultiCallable[_retention_pb2.GetTombstoneRequest, _retention_pb2.GetTombstoneResponse]  # type: ignore[assignment]
-    """Reads the tombstone of one task. Refused with TOMBSTONE_NOT_FOUND."""
+    GetRetention: _aio.UnaryUnaryMultiCallable[_retention_pb2.GetRetentionRequest, _retention_pb2.GetRetentionResponse]  # type: ignore[assignment]
+    """Reads how far a tenant's retention has come: what is to be removed, what is kept elsewhere, what waits for a decision.
+    Refused with TENANT_NOT_FOUND.
+    """
 
 class RetentionServiceServicer(metaclass=_abc_1.ABCMeta):
-    """For operators of retention."""
+    """For operators of retention.
+
+    What is over is put away in order: a task that ended is removed, with all it had, once its handle has ended and then its
+    tenant's retention has passed, and leaves a tombstone. Who removes holds the tenant's cleanup lease: one a tenant, with a
+    fencing token that is one more than the last. Stores do it by themselves where TENURE_STORE_CLEANUP says so.
+
+    `principal` in a request is who does it, and is written down. A store that asks its callers who they are writes their
+    identity, and refuses any other with PERMISSION_DENIED; where nobody is asked it must be given.
+    """
+
+    @_abc_1.abstractmethod
+    def ListCleanupTenants(
+        self,
+        request: _retention_pb2.ListCleanupTenantsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_retention_pb2.ListCleanupTenantsResponse, _abc.Awaitable[_retention_pb2.ListCleanupTenantsResponse]]:
+        """Lists tenants that have tasks to remove, ordered by id. Any number may look at once."""
+
+    @_abc_1.abstractmethod
+    def ClaimCleanup(
+        self,
+        request: _retention_pb2.ClaimCleanupRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_retention_pb2.ClaimCleanupResponse, _abc.Awaitable[_retention_pb2.ClaimCleanupResponse]]:
+        """Takes a tenant's cleanup lease, if nobody else holds it. Who holds it may take it again: the lease before is over then, so
+        that a lost answer costs nothing. Refused with TENANT_NOT_FOUND.
+        """
+
+    @_abc_1.abstractmethod
+    def HeartbeatCleanup(
+        self,
+        request: _retention_pb2.HeartbeatCleanupRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_retention_pb2.HeartbeatCleanupResponse, _abc.Awaitable[_retention_pb2.HeartbeatCleanupResponse]]:
+        """Extends a cleanup lease; it never shortens it. Refused with LEASE_LOST."""
+
+    @_abc_1.abstractmethod
+    def ReleaseCleanup(
+        self,
+        request: _retention_pb2.ReleaseCleanupRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_retention_pb2.ReleaseCleanupResponse, _abc.Awaitable[_retention_pb2.ReleaseCleanupResponse]]:
+        """Gives a cleanup lease back. Refused with LEASE_LOST, also when it was given back before."""
 
     @_abc_1.abstractmethod
     def RemoveTasks(
@@ -73,8 +165,9 @@ class RetentionServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _retention_pb2.RemoveTasksRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_retention_pb2.RemoveTasksResponse, _abc.Awaitable[_retention_pb2.RemoveTasksResponse]]:
-        """Removes a tenant's tasks that ended, whose handle has ended and whose retention has passed, oldest first,
-        and writes one tombstone for each in the same step. Never touches a task that lives. Safe to repeat.
+        """Removes a tenant's tasks that ended, whose handle has ended, whose retention has passed and that nobody holds, oldest
+        first, with their checkpoints, inputs, signals and payloads, and writes one tombstone for each in the same step. Never
+        touches a task that lives. Safe to repeat. Refused with LEASE_LOST.
         """
 
     @_abc_1.abstractmethod
@@ -83,7 +176,17 @@ class RetentionServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _retention_pb2.ListTombstonesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_retention_pb2.ListTombstonesResponse, _abc.Awaitable[_retention_pb2.ListTombstonesResponse]]:
-        """Lists a tenant's tombstones in the order in which they became visible."""
+        """Lists a tenant's tombstones in the order in which they became visible: who has read up to a cursor has missed nothing
+        before it.
+        """
+
+    @_abc_1.abstractmethod
+    def GetTombstone(
+        self,
+        request: _retention_pb2.GetTombstoneRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_retention_pb2.GetTombstoneResponse, _abc.Awaitable[_retention_pb2.GetTombstoneResponse]]:
+        """Reads the tombstone of one task, with its history. Refused with TOMBSTONE_NOT_FOUND."""
 
     @_abc_1.abstractmethod
     def CompactSignals(
@@ -96,11 +199,242 @@ class RetentionServiceServicer(metaclass=_abc_1.ABCMeta):
         """
 
     @_abc_1.abstractmethod
-    def GetTombstone(
+    def GetRetention(
         self,
-        request: _retention_pb2.GetTombstoneRequest,
+        request: _retention_pb2.GetRetentionRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_retention_pb2.GetTombstoneResponse, _abc.Awaitable[_retention_pb2.GetTombstoneResponse]]:
-        """Reads the tombstone of one task. Refused with TOMBSTONE_NOT_FOUND."""
+    ) -> _typing.Union[_retention_pb2.GetRetentionResponse, _abc.Awaitable[_retention_pb2.GetRetentionResponse]]:
+        """Reads how far a tenant's retention has come: what is to be removed, what is kept elsewhere, what waits for a decision.
+        Refused with TENANT_NOT_FOUND.
+        """
 
 def add_RetentionServiceServicer_to_server(servicer: RetentionServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+
+class GovernanceServiceStub:
+    """For those who decide what must be kept and what may be forgotten for good. Each method but ListHolds has a permission of its
+    own, given by the policy file to a principal for tenants; without it the call is refused with PERMISSION_DENIED, and with
+    POLICY_UNAVAILABLE while the policy file cannot be read. `principal` is as in RetentionService.
+    """
+
+    @_typing.overload
+    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
+    @_typing.overload
+    def __new__(cls, channel: _aio.Channel) -> GovernanceServiceAsyncStub: ...
+    PlaceHold: _grpc.UnaryUnaryMultiCallable[_retention_pb2.PlaceHoldRequest, _retention_pb2.PlaceHoldResponse]
+    """Holds a task, in whatever state, or the tombstone of one that was removed: while it is held neither is it removed nor is
+    its tombstone purged. Where it is held already, that hold is returned, whoever placed it. Refused with TASK_NOT_FOUND
+    where there is neither a task nor a tombstone.
+    """
+    ReleaseHold: _grpc.UnaryUnaryMultiCallable[_retention_pb2.ReleaseHoldRequest, _retention_pb2.ReleaseHoldResponse]
+    """Ends a hold, which is kept. Repeated by the same principal it returns the same. Refused with HOLD_NOT_FOUND, and with
+    HOLD_RELEASED when another ended it.
+    """
+    ListHolds: _grpc.UnaryUnaryMultiCallable[_retention_pb2.ListHoldsRequest, _retention_pb2.ListHoldsResponse]
+    """Lists a tenant's holds, those that ended included, in the order in which they were placed."""
+    ConfirmExport: _grpc.UnaryUnaryMultiCallable[_retention_pb2.ConfirmExportRequest, _retention_pb2.ConfirmExportResponse]
+    """Says that all of a tenant's tombstones up to a cursor are kept elsewhere, by a receipt of whoever keeps them. It never goes
+    back; what was confirmed is confirmed again by the same cursor and receipt. Refused with EXPORT_CONFLICT for a cursor
+    below the last one confirmed, and for one that was confirmed by another receipt.
+    """
+    PreparePurge: _grpc.UnaryUnaryMultiCallable[_retention_pb2.PreparePurgeRequest, _retention_pb2.PreparePurgeResponse]
+    """Prepares to forget a tenant's oldest tombstones for good: those that are kept elsewhere, are old enough, are not held, and
+    belong to no other purge that may still come. Nothing is forgotten before another principal approved. Safe to repeat with
+    the same request id. Refused with LEASE_LOST, with NOT_EXPORTED where nothing was confirmed, with NOTHING_TO_PURGE, and
+    with REQUEST_ID_CONFLICT.
+    """
+    ListPurges: _grpc.UnaryUnaryMultiCallable[_retention_pb2.ListPurgesRequest, _retention_pb2.ListPurgesResponse]
+    """Lists a tenant's purges, oldest first."""
+    ClaimPurge: _grpc.UnaryUnaryMultiCallable[_retention_pb2.ClaimPurgeRequest, _retention_pb2.ClaimPurgeResponse]
+    """Takes the oldest purge that waits for a decision, that the caller did not prepare, and that nobody else has taken; or the
+    one that is named, under the same conditions. Who has taken it may take it again. Refused with PURGE_NOT_FOUND.
+    """
+    ApprovePurge: _grpc.UnaryUnaryMultiCallable[_retention_pb2.ApprovePurgeRequest, _retention_pb2.ApprovePurgeResponse]
+    """Approves a purge, under a claim or directly. Repeated by the same principal it returns the same. Refused with
+    PURGE_NOT_FOUND; with LEASE_LOST where the claim does not hold; with SECOND_PERSON_REQUIRED by who prepared it; and with
+    PURGE_CONFLICT where it was decided otherwise, has run out, or another has claimed it.
+    """
+    RejectPurge: _grpc.UnaryUnaryMultiCallable[_retention_pb2.RejectPurgeRequest, _retention_pb2.RejectPurgeResponse]
+    """Rejects a purge for good, under a claim or directly; who prepared it may take it back so. Repeated by the same principal it
+    returns the same. Refused with PURGE_NOT_FOUND; with LEASE_LOST where the claim does not hold; and with PURGE_CONFLICT
+    where it was decided otherwise, has run out, or another has claimed it.
+    """
+    ExecutePurge: _grpc.UnaryUnaryMultiCallable[_retention_pb2.ExecutePurgeRequest, _retention_pb2.ExecutePurgeResponse]
+    """Forgets the tombstones of an approved purge, all or none, and leaves the evidence. Repeated it returns the same evidence.
+    Refused with PURGE_NOT_FOUND, with LEASE_LOST, and with PURGE_CONFLICT where it is not approved, has run out, or one of its
+    tombstones is held now.
+    """
+    GetPurgeEvidence: _grpc.UnaryUnaryMultiCallable[_retention_pb2.GetPurgeEvidenceRequest, _retention_pb2.GetPurgeEvidenceResponse]
+    """Reads the evidence of a purge. Refused with PURGE_NOT_FOUND where none was executed under this number."""
+
+@_typing.type_check_only
+class GovernanceServiceAsyncStub(GovernanceServiceStub):
+    """For those who decide what must be kept and what may be forgotten for good. Each method but ListHolds has a permission of its
+    own, given by the policy file to a principal for tenants; without it the call is refused with PERMISSION_DENIED, and with
+    POLICY_UNAVAILABLE while the policy file cannot be read. `principal` is as in RetentionService.
+    """
+
+    def __init__(self, channel: _aio.Channel) -> None: ...
+    PlaceHold: _aio.UnaryUnaryMultiCallable[_retention_pb2.PlaceHoldRequest, _retention_pb2.PlaceHoldResponse]  # type: ignore[assignment]
+    """Holds a task, in whatever state, or the tombstone of one that was removed: while it is held neither is it removed nor is
+    its tombstone purged. Where it is held already, that hold is returned, whoever placed it. Refused with TASK_NOT_FOUND
+    where there is neither a task nor a tombstone.
+    """
+    ReleaseHold: _aio.UnaryUnaryMultiCallable[_retention_pb2.ReleaseHoldRequest, _retention_pb2.ReleaseHoldResponse]  # type: ignore[assignment]
+    """Ends a hold, which is kept. Repeated by the same principal it returns the same. Refused with HOLD_NOT_FOUND, and with
+    HOLD_RELEASED when another ended it.
+    """
+    ListHolds: _aio.UnaryUnaryMultiCallable[_retention_pb2.ListHoldsRequest, _retention_pb2.ListHoldsResponse]  # type: ignore[assignment]
+    """Lists a tenant's holds, those that ended included, in the order in which they were placed."""
+    ConfirmExport: _aio.UnaryUnaryMultiCallable[_retention_pb2.ConfirmExportRequest, _retention_pb2.ConfirmExportResponse]  # type: ignore[assignment]
+    """Says that all of a tenant's tombstones up to a cursor are kept elsewhere, by a receipt of whoever keeps them. It never goes
+    back; what was confirmed is confirmed again by the same cursor and receipt. Refused with EXPORT_CONFLICT for a cursor
+    below the last one confirmed, and for one that was confirmed by another receipt.
+    """
+    PreparePurge: _aio.UnaryUnaryMultiCallable[_retention_pb2.PreparePurgeRequest, _retention_pb2.PreparePurgeResponse]  # type: ignore[assignment]
+    """Prepares to forget a tenant's oldest tombstones for good: those that are kept elsewhere, are old enough, are not held, and
+    belong to no other purge that may still come. Nothing is forgotten before another principal approved. Safe to repeat with
+    the same request id. Refused with LEASE_LOST, with NOT_EXPORTED where nothing was confirmed, with NOTHING_TO_PURGE, and
+    with REQUEST_ID_CONFLICT.
+    """
+    ListPurges: _aio.UnaryUnaryMultiCallable[_retention_pb2.ListPurgesRequest, _retention_pb2.ListPurgesResponse]  # type: ignore[assignment]
+    """Lists a tenant's purges, oldest first."""
+    ClaimPurge: _aio.UnaryUnaryMultiCallable[_retention_pb2.ClaimPurgeRequest, _retention_pb2.ClaimPurgeResponse]  # type: ignore[assignment]
+    """Takes the oldest purge that waits for a decision, that the caller did not prepare, and that nobody else has taken; or the
+    one that is named, under the same conditions. Who has taken it may take it again. Refused with PURGE_NOT_FOUND.
+    """
+    ApprovePurge: _aio.UnaryUnaryMultiCallable[_retention_pb2.ApprovePurgeRequest, _retention_pb2.ApprovePurgeResponse]  # type: ignore[assignment]
+    """Approves a purge, under a claim or directly. Repeated by the same principal it returns the same. Refused with
+    PURGE_NOT_FOUND; with LEASE_LOST where the claim does not hold; with SECOND_PERSON_REQUIRED by who prepared it; and with
+    PURGE_CONFLICT where it was decided otherwise, has run out, or another has claimed it.
+    """
+    RejectPurge: _aio.UnaryUnaryMultiCallable[_retention_pb2.RejectPurgeRequest, _retention_pb2.RejectPurgeResponse]  # type: ignore[assignment]
+    """Rejects a purge for good, under a claim or directly; who prepared it may take it back so. Repeated by the same principal it
+    returns the same. Refused with PURGE_NOT_FOUND; with LEASE_LOST where the claim does not hold; and with PURGE_CONFLICT
+    where it was decided otherwise, has run out, or another has claimed it.
+    """
+    ExecutePurge: _aio.UnaryUnaryMultiCallable[_retention_pb2.ExecutePurgeRequest, _retention_pb2.ExecutePurgeResponse]  # type: ignore[assignment]
+    """Forgets the tombstones of an approved purge, all or none, and leaves the evidence. Repeated it returns the same evidence.
+    Refused with PURGE_NOT_FOUND, with LEASE_LOST, and with PURGE_CONFLICT where it is not approved, has run out, or one of its
+    tombstones is held now.
+    """
+    GetPurgeEvidence: _aio.UnaryUnaryMultiCallable[_retention_pb2.GetPurgeEvidenceRequest, _retention_pb2.GetPurgeEvidenceResponse]  # type: ignore[assignment]
+    """Reads the evidence of a purge. Refused with PURGE_NOT_FOUND where none was executed under this number."""
+
+class GovernanceServiceServicer(metaclass=_abc_1.ABCMeta):
+    """For those who decide what must be kept and what may be forgotten for good. Each method but ListHolds has a permission of its
+    own, given by the policy file to a principal for tenants; without it the call is refused with PERMISSION_DENIED, and with
+    POLICY_UNAVAILABLE while the policy file cannot be read. `principal` is as in RetentionService.
+    """
+
+    @_abc_1.abstractmethod
+    def PlaceHold(
+        self,
+        request: _retention_pb2.PlaceHoldRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_retention_pb2.PlaceHoldResponse, _abc.Awaitable[_retention_pb2.PlaceHoldResponse]]:
+        """Holds a task, in whatever state, or the tombstone of one that was removed: while it is held neither is it removed nor is
+        its tombstone purged. Where it is held already, that hold is returned, whoever placed it. Refused with TASK_NOT_FOUND
+        where there is neither a task nor a tombstone.
+        """
+
+    @_abc_1.abstractmethod
+    def ReleaseHold(
+        self,
+        request: _retention_pb2.ReleaseHoldRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_retention_pb2.ReleaseHoldResponse, _abc.Awaitable[_retention_pb2.ReleaseHoldResponse]]:
+        """Ends a hold, which is kept. Repeated by the same principal it returns the same. Refused with HOLD_NOT_FOUND, and with
+        HOLD_RELEASED when another ended it.
+        """
+
+    @_abc_1.abstractmethod
+    def ListHolds(
+        self,
+        request: _retention_pb2.ListHoldsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_retention_pb2.ListHoldsResponse, _abc.Awaitable[_retention_pb2.ListHoldsResponse]]:
+        """Lists a tenant's holds, those that ended included, in the order in which they were placed."""
+
+    @_abc_1.abstractmethod
+    def ConfirmExport(
+        self,
+        request: _retention_pb2.ConfirmExportRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_retention_pb2.ConfirmExportResponse, _abc.Awaitable[_retention_pb2.ConfirmExportResponse]]:
+        """Says that all of a tenant's tombstones up to a cursor are kept elsewhere, by a receipt of whoever keeps them. It never goes
+        back; what was confirmed is confirmed again by the same cursor and receipt. Refused with EXPORT_CONFLICT for a cursor
+        below the last one confirmed, and for one that was confirmed by another receipt.
+        """
+
+    @_abc_1.abstractmethod
+    def PreparePurge(
+        self,
+        request: _retention_pb2.PreparePurgeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_retention_pb2.PreparePurgeResponse, _abc.Awaitable[_retention_pb2.PreparePurgeResponse]]:
+        """Prepares to forget a tenant's oldest tombstones for good: those that are kept elsewhere, are old enough, are not held, and
+        belong to no other purge that may still come. Nothing is forgotten before another principal approved. Safe to repeat with
+        the same request id. Refused with LEASE_LOST, with NOT_EXPORTED where nothing was confirmed, with NOTHING_TO_PURGE, and
+        with REQUEST_ID_CONFLICT.
+        """
+
+    @_abc_1.abstractmethod
+    def ListPurges(
+        self,
+        request: _retention_pb2.ListPurgesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_retention_pb2.ListPurgesResponse, _abc.Awaitable[_retention_pb2.ListPurgesResponse]]:
+        """Lists a tenant's purges, oldest first."""
+
+    @_abc_1.abstractmethod
+    def ClaimPurge(
+        self,
+        request: _retention_pb2.ClaimPurgeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_retention_pb2.ClaimPurgeResponse, _abc.Awaitable[_retention_pb2.ClaimPurgeResponse]]:
+        """Takes the oldest purge that waits for a decision, that the caller did not prepare, and that nobody else has taken; or the
+        one that is named, under the same conditions. Who has taken it may take it again. Refused with PURGE_NOT_FOUND.
+        """
+
+    @_abc_1.abstractmethod
+    def ApprovePurge(
+        self,
+        request: _retention_pb2.ApprovePurgeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_retention_pb2.ApprovePurgeResponse, _abc.Awaitable[_retention_pb2.ApprovePurgeResponse]]:
+        """Approves a purge, under a claim or directly. Repeated by the same principal it returns the same. Refused with
+        PURGE_NOT_FOUND; with LEASE_LOST where the claim does not hold; with SECOND_PERSON_REQUIRED by who prepared it; and with
+        PURGE_CONFLICT where it was decided otherwise, has run out, or another has claimed it.
+        """
+
+    @_abc_1.abstractmethod
+    def RejectPurge(
+        self,
+        request: _retention_pb2.RejectPurgeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_retention_pb2.RejectPurgeResponse, _abc.Awaitable[_retention_pb2.RejectPurgeResponse]]:
+        """Rejects a purge for good, under a claim or directly; who prepared it may take it back so. Repeated by the same principal it
+        returns the same. Refused with PURGE_NOT_FOUND; with LEASE_LOST where the claim does not hold; and with PURGE_CONFLICT
+        where it was decided otherwise, has run out, or another has claimed it.
+        """
+
+    @_abc_1.abstractmethod
+    def ExecutePurge(
+        self,
+        request: _retention_pb2.ExecutePurgeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_retention_pb2.ExecutePurgeResponse, _abc.Awaitable[_retention_pb2.ExecutePurgeResponse]]:
+        """Forgets the tombstones of an approved purge, all or none, and leaves the evidence. Repeated it returns the same evidence.
+        Refused with PURGE_NOT_FOUND, with LEASE_LOST, and with PURGE_CONFLICT where it is not approved, has run out, or one of its
+        tombstones is held now.
+        """
+
+    @_abc_1.abstractmethod
+    def GetPurgeEvidence(
+        self,
+        request: _retention_pb2.GetPurgeEvidenceRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_retention_pb2.GetPurgeEvidenceResponse, _abc.Awaitable[_retention_pb2.GetPurgeEvidenceResponse]]:
+        """Reads the evidence of a purge. Refused with PURGE_NOT_FOUND where none was executed under this number."""
+
+def add_GovernanceServiceServicer_to_server(servicer: GovernanceServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
