@@ -54,6 +54,22 @@ class Config:
     """How long calls under way may take after SIGTERM."""
     drain_pause_seconds: float = 0.0
     """How long to answer as usual after SIGTERM, while load balancers notice. On Kubernetes about 5."""
+    cleanup: bool = False
+    """Whether this store removes what is over by itself, as tenants' retention says. Any number of stores may."""
+    cleanup_scan_seconds: float = 30.0
+    """The pause between two looks at all tenants."""
+    cleanup_lease_seconds: float = 30.0
+    """How long a tenant waits for the next store when the one that cleaned it up died."""
+    cleanup_tenants_at_once: int = 8
+    """How many tenants at once, each with a connection to Postgres of its own."""
+    cleanup_batch: int = 100
+    """How many tasks in one step."""
+    cleanup_batches_per_claim: int = 10
+    """How many steps of one tenant before the next one's turn."""
+    cleanup_shards: int = 1
+    """Into how many parts tenants are cut, each cleaned up by other stores. It only saves contention."""
+    cleanup_shard: int = 0
+    """Which part this store cleans up."""
     reflection: bool = False
     """Whether grpcurl and its like may read the API from the server."""
     allow_test_clock: bool = False
@@ -98,6 +114,9 @@ def _check(config: Config) -> None:
         "port": (0, 65_535), "admin_port": (0, 65_535), "pool_size": (2, 500), "cancel_grace_seconds": (0, 86_400),
         "max_crashes": (0, 1_000), "max_connection_age_seconds": (10, 604_800),
         "drain_seconds": (0, 600), "drain_pause_seconds": (0, 600),
+        "cleanup_scan_seconds": (0.01, 86_400), "cleanup_lease_seconds": (1, 900),
+        "cleanup_tenants_at_once": (1, 100), "cleanup_batch": (1, 1_000),
+        "cleanup_batches_per_claim": (1, 1_000), "cleanup_shards": (1, 1_000), "cleanup_shard": (0, config.cleanup_shards - 1),
     }  # fmt: skip
     for name, (least, most) in bounds.items():
         if not least <= getattr(config, name) <= most:

@@ -40,6 +40,7 @@ from store_service.model.limits import MESSAGE_BYTES
 from store_service.operations.budget_figures import BudgetFigures
 from store_service.operations.budgets import Budgets
 from store_service.operations.chores import Chores
+from store_service.operations.cleanup import Cleanup, CleanupPlan
 from store_service.operations.explanations import Explanations, Registrations
 from store_service.operations.holds import Holds
 from store_service.operations.leases import Leases
@@ -85,11 +86,12 @@ SERVICE_NAMES = [service.full_name for service in SERVICES.values()]
 class Parts:
     """What a store is made of, once it is put together."""
 
-    database: Database
+    databases: list[Database]
     wakeups: Wakeups
     chores: Chores
     leases: Leases
     watches: Watches
+    cleanup: Cleanup | None
     server: grpc.aio.Server
     health: health.aio.HealthServicer
     port: int
@@ -131,12 +133,20 @@ class Store:
         async with contextlib.AsyncExitStack() as started:
             database = await open_database(config.dsn, size=config.pool_size, registry=self._registry)
             started.push_async_callback(database.close)
-            parts = self._put_together(database)
+            databases = [database]
+            if config.cleanup:  # connections of its own, so that it takes none from calls
+                size = config.cleanup_tenants_at_once
+                databases.append(await open_database(config.dsn, size=size, registry=CollectorRegistry()))
+                started.push_async_callback(databases[1].close)
+            parts = self._put_together(databases)
             started.push_async_callback(parts.server.stop, grace=None)
             started.push_async_callback(parts.wakeups.stop)
             started.push_async_callback(parts.chores.stop)
             parts.wakeups.start()
             parts.chores.start()
+            if parts.cleanup is not None:
+                started.push_async_callback(parts.cleanup.stop, within_seconds=0)
+                parts.cleanup.start()
             await parts.server.start()
             self._admin.start()
             started.pop_all()
@@ -153,17 +163,21 @@ class Store:
         await asyncio.sleep(self._config.drain_pause_seconds)
         parts.leases.drain()
         parts.watches.drain()
+        cleaning = asyncio.create_task(parts.cleanup.stop(within_seconds=self._config.drain_seconds)) if parts.cleanup else None
         await parts.server.stop(grace=self._config.drain_seconds)
+        if cleaning is not None:
+            await cleaning
         await parts.chores.stop()
         await parts.wakeups.stop()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._config.drain_seconds):
-                await parts.database.close()
+                for database in parts.databases:
+                    await database.close()
         self._admin.stop()
         structlog.get_logger().info("store_stopped")
 
-    def _put_together(self, database: Database) -> Parts:
-        config, registry = self._config, self._registry
+    def _put_together(self, databases: list[Database]) -> Parts:
+        config, registry, database = self._config, self._registry, databases[0]
         grace_ms = int(config.cancel_grace_seconds * 1000)
         batches = BatchMetrics(registry)
         wakeups = Wakeups(config.dsn, registry=registry)
@@ -208,7 +222,8 @@ class Store:
         if config.reflection:
             reflection.enable_server_reflection((*SERVICE_NAMES, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
         port = _listen(server, config)
-        return Parts(database, wakeups, chores, leases, watches, server, servicer, port)
+        cleanup = _cleanup(config, databases[1], registry) if config.cleanup else None
+        return Parts(databases, wakeups, chores, leases, watches, cleanup, server, servicer, port)
 
     def _why_not_ready(self) -> str | None:
         """Asks nobody: the chores ask the database once a second."""
@@ -217,6 +232,19 @@ class Store:
         if self._parts is None or not self._parts.chores.is_database_there():
             return "the database does not answer"
         return None
+
+
+def _cleanup(config: Config, database: Database, registry: CollectorRegistry) -> Cleanup:
+    plan = CleanupPlan(
+        scan_seconds=config.cleanup_scan_seconds,
+        lease_ms=round(config.cleanup_lease_seconds * 1000),
+        tenants_at_once=config.cleanup_tenants_at_once,
+        batch=config.cleanup_batch,
+        batches_per_claim=config.cleanup_batches_per_claim,
+        shards=config.cleanup_shards,
+        shard=config.cleanup_shard,
+    )
+    return Cleanup(Retention(RetentionRows(database), CleanupRows(database)), plan, registry=registry)
 
 
 def _guards(config: Config) -> list[Guard]:

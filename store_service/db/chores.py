@@ -31,6 +31,15 @@ class ChoreRows:
         """Whether the database failed over or was restored since its epoch was raised."""
         return bool((await self._database.read(self._queries["has_other_timeline"]))[0]["other"])
 
+    async def removal_figures(self, after_tenant_id: str, tenants: int, tasks: int) -> asyncpg.Record:
+        """What is to be removed of the next tenants. Columns: removable, oldest_ms, next_tenant."""
+        return (await self._database.read(self._queries["removal_figures"], after_tenant_id, tenants, tasks))[0]
+
+    async def purges_waiting(self) -> int:
+        """How many purges wait for a decision."""
+        waiting: int = (await self._database.read(self._queries["purges_waiting"]))[0]["waiting"]
+        return waiting
+
     async def ping(self) -> None:
         """Asks the database for an answer."""
         await self._database.read(self._queries["ping"])

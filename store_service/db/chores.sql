@@ -17,6 +17,13 @@ SELECT ready, leased, other, oldest_ready_ms FROM tenure.queue_figures($1)
 -- Whether the database failed over or was restored since its epoch was raised; unknown in a standby.
 SELECT coalesce(e.timeline <> tenure.timeline(), false) AS other FROM tenure.epoch e
 
+-- name: removal_figures
+-- $1 after which tenant, $2 how many tenants, $3 most tasks of each
+SELECT removable, oldest_ms, next_tenant FROM tenure.removal_figures($1, $2, $3)
+
+-- name: purges_waiting
+SELECT tenure.purges_waiting() AS waiting
+
 -- name: ping
 SELECT 1 AS one
 

@@ -22,6 +22,8 @@ TIDY_SECONDS: Final = 60.0
 TIMELINE_SECONDS: Final = 10.0
 LOOK_SECONDS: Final = 10.0
 LOOK_LANES: Final = 1_000
+LOOK_TENANTS: Final = 1_000
+LOOK_TASKS: Final = 1_000
 TIDY_BATCH: Final = 1_000
 CLAIM_MEMORY_MS: Final = 3_600_000
 _VISIBLE: Final = frozenset({"CANCELLED", "FAILED", "LEASE_EXPIRED", "CANCEL_REQUESTED", "WOKEN"})
@@ -57,6 +59,13 @@ class Chores:
         self._other_timeline = Gauge(
             "tenure_store_other_timeline", "Whether the database failed over since its epoch was raised.", registry=registry
         )
+        self._removable = Gauge(
+            "tenure_store_removable_tasks", "Tasks to be removed, of each tenant at most 1,000.", registry=registry
+        )
+        self._removable_for = Gauge(
+            "tenure_store_removable_age_seconds", "Since when the oldest one is to be removed.", registry=registry
+        )
+        self._purges = Gauge("tenure_store_purges_waiting", "Purges that wait for a decision.", registry=registry)
         self._loops: list[asyncio.Task[None]] = []
         self._answered_at = -ANSWER_SECONDS
 
@@ -86,6 +95,7 @@ class Chores:
             asyncio.create_task(_repeat(TIDY_SECONDS, self._tidy), name="tidy"),
             asyncio.create_task(_repeat(LOOK_SECONDS, self.look_at_queue), name="look"),
             asyncio.create_task(_repeat(TIMELINE_SECONDS, self.look_at_timeline), name="timeline"),
+            asyncio.create_task(_repeat(TIDY_SECONDS, self.look_at_what_is_over), name="over"),
             asyncio.create_task(_repeat(METER_SECONDS, self._figures.record_facts), name="meter"),
             asyncio.create_task(_repeat(RECORD_SECONDS, self._registrations.record), name="record"),
         ]
@@ -119,6 +129,19 @@ class Chores:
         self._other_timeline.set(is_other)
         if is_other:
             structlog.get_logger().error("timeline_changed", then="tenure-store epoch bump, or keep if surely nothing was lost")
+
+    async def look_at_what_is_over(self) -> None:
+        """Takes a sample of what is to be removed or decided. Every store sees the same."""
+        removable, oldest_ms, after = 0, 0, ""
+        while True:
+            row = await self._rows.removal_figures(after, LOOK_TENANTS, LOOK_TASKS)
+            removable, oldest_ms = removable + row["removable"], max(oldest_ms, row["oldest_ms"])
+            if row["next_tenant"] is None:
+                break
+            after = row["next_tenant"]
+        self._removable.set(removable)
+        self._removable_for.set(oldest_ms / 1000)
+        self._purges.set(await self._rows.purges_waiting())
 
     async def _tidy(self) -> None:
         await self._rows.forget_claims(CLAIM_MEMORY_MS, TIDY_BATCH)

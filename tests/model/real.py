@@ -238,7 +238,7 @@ class Real:
             while await self._database.fetchval(f"SELECT count(*) {_THEIRS}", theirs):
                 pass
         assert self._store._parts is not None
-        await self._store._parts.database._pool.expire_connections()
+        await self._store._parts.databases[0]._pool.expire_connections()
 
     async def _connect(self) -> asyncpg.Connection:
         return await asyncpg.connect(self._dsn)
@@ -252,7 +252,7 @@ class Real:
         )  # fmt: skip
         await self._store.start()
         assert self._store._parts is not None
-        database = self._store._parts.database
+        database = self._store._parts.databases[0]
         write = database.write
 
         async def lose(query: str, *arguments: Any) -> list[asyncpg.Record]:

@@ -19,3 +19,29 @@ BEGIN
   RETURN QUERY SELECT v_ready, v_leased, greatest(v_outstanding - v_ready - v_leased, 0),
                       coalesce((extract(epoch FROM task_now() - v_oldest) * 1000)::bigint, 0);
 END $$;
+
+-- What is to be removed of the next `p_tenants` tenants, of each at most `p_tasks`, since when the oldest is; and where to look
+-- on, NULL at the end.
+CREATE FUNCTION tenure.removal_figures(p_after text, p_tenants int, p_tasks int)
+RETURNS TABLE (removable bigint, oldest_ms bigint, next_tenant text)
+LANGUAGE plpgsql STABLE AS $$
+#variable_conflict use_column
+DECLARE v_now timestamptz := task_now();
+BEGIN
+  RETURN QUERY
+  SELECT coalesce(sum(d.n), 0)::bigint, coalesce((extract(epoch FROM v_now - min(d.since)) * 1000)::bigint, 0),
+         CASE WHEN count(*) = p_tenants THEN max(l.tenant_id) END
+  FROM (SELECT t.tenant_id, t.retention_ms * interval '1 ms' AS kept FROM tenant t WHERE t.tenant_id > p_after
+        ORDER BY t.tenant_id LIMIT p_tenants) l
+  CROSS JOIN LATERAL (
+    SELECT count(*) AS n, min(x.handle_ends_at) + l.kept AS since FROM (
+      SELECT s.handle_ends_at FROM task_state s
+      WHERE s.tenant_id = l.tenant_id AND NOT s.held AND s.handle_ends_at <= v_now - l.kept
+      ORDER BY s.handle_ends_at LIMIT p_tasks) x) d;
+END $$;
+
+-- How many purges of all tenants wait for a decision.
+CREATE FUNCTION tenure.purges_waiting() RETURNS bigint LANGUAGE plpgsql STABLE AS $$
+BEGIN
+  RETURN (SELECT count(*) FROM purge p WHERE p.state = 'PENDING' AND p.deadline_at > (SELECT task_now()));
+END $$;
