@@ -92,6 +92,10 @@ audit: install ## look up what is installed: licences, known faults (asks OSV; A
 sbom: install ## list what is installed, as CycloneDX, in dist/
 	@$(BIN)/python -m tests.security.supply_chain sbom
 
+.PHONY: retention-load
+retention-load: install ## clean up a million tasks by two stores that are killed twenty times (TASKS=n TENANTS=n KILLS=n)
+	@$(BIN)/python -m tests.retention.load --tasks $${TASKS:-1000000} --tenants $${TENANTS:-1000} --kills $${KILLS:-20} $(ARGS)
+
 .PHONY: subscriptions
 subscriptions: install ## open 2,000 subscriptions and let their tasks change, their clients stall, reset and vanish
 	@SUBSCRIPTIONS=all $(BIN)/pytest -q tests/system/test_subscriptions.py $(ARGS)

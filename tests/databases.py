@@ -55,6 +55,14 @@ class Databases:
         await connection.close()
         return dsn
 
+    async def take_empty(self) -> str:
+        """The address of a database with nothing in it, which is not given back."""
+        name = f"empty_{uuid4().hex}"
+        admin = await asyncpg.connect(self._dsn)
+        await admin.execute(f"CREATE DATABASE {name} TEMPLATE template0")
+        await admin.close()
+        return database_at(self._dsn, name)
+
     async def give_back(self, dsn: str) -> None:
         """Empties a database for the next test, or drops it where the last one changed more than rows."""
         connection = await asyncpg.connect(dsn)
