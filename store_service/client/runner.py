@@ -88,6 +88,7 @@ class Run:
         leased = self._leased
         is_plain = completions is not None and self._workflow.is_async and self._workflow.limits is None and not (
             leased.attempts > 1 or leased.cancel_requested or leased.input_left_out or leased.checkpoints
+            or leased.HasField("wake")  # of a task that an operator sent back: its attempts count anew
         )  # fmt: skip
         if is_plain:
             try:

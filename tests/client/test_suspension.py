@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from taskstore.v1 import types_pb2
+from taskstore.v1 import leases_pb2, types_pb2
 
 from store_service.client import Context, SyncContext
 from tests.client.fake_store import FakeStore, FakeTask, new_worker, outcomes
@@ -146,3 +146,16 @@ async def test_a_task_that_shall_end_while_it_drains_is_suspended_rather_than_gi
     async with worker:
         await asyncio.wait_for(begun.wait(), 5)
     assert (task.state, outcomes(worker)) == ("WAITING", {"suspended": 1})
+
+
+async def test_a_task_that_an_operator_sent_back_before_its_first_step_takes_its_wake_up(fake: FakeStore) -> None:
+    async def report(ctx: Context, args: dict[str, Any]) -> Any:
+        return {"paid": await ctx.wait_signal("paid")}
+
+    worker = new_worker(fake)
+    worker.workflow("report")(report)
+    signal = leases_pb2.SignalWake(signal_id="s1", name="paid", payload=types_pb2.Payload(data=b"7"))
+    task = fake.add(wake=leases_pb2.Wake(step="paid", signal=signal))
+    async with worker:
+        await fake.ended(task)
+    assert (task.state, outcomes(worker)) == ("COMPLETED", {"completed": 1})
