@@ -173,11 +173,11 @@ check: lint typecheck proto-check proto-breaking ## all that needs no services
 
 .PHONY: bench
 bench: install ## how fast it is, against peers and the machine's limit (BENCH=P1)
-	@$(BIN)/python -m tests.benchmarks $(BENCH)
+	@$(BIN)/python -m tests.benchmarks $(BENCH) $(ARGS)
 
 .PHONY: bench-quick
 bench-quick: install ## the same with short rounds, and fewer
-	@$(BIN)/python -m tests.benchmarks --quick $(BENCH)
+	@$(BIN)/python -m tests.benchmarks --quick $(BENCH) $(ARGS)
 
 .PHONY: bench-publish
 bench-publish: install ## put the newest run into tests/benchmarks/README.md
@@ -185,7 +185,7 @@ bench-publish: install ## put the newest run into tests/benchmarks/README.md
 
 .PHONY: profile
 profile: install ## where the time goes: a flame graph of bridge, store and worker under a benchmark (BENCH=P1)
-	@$(BIN)/python -m tests.benchmarks --quick --profile $(BENCH)
+	@$(BIN)/python -m tests.benchmarks --quick --profile $(BENCH) $(ARGS)
 
 .PHONY: conformance
 conformance: install ## run the official MCP suite against a running pair (ARGS=scenario), and against our client

@@ -9,6 +9,7 @@ import sys
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import uvloop
@@ -59,21 +60,27 @@ def main() -> int:
     """Runs what is asked for; prints a table, keeps a JSON file and draws it. Returns 1 when a benchmark broke."""
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="shorter rounds, and fewer")
+    parser.add_argument("--rounds", type=int, help="how many")
+    parser.add_argument("--seconds", type=float, help="how long each part of a round is")
     parser.add_argument("--profile", action="store_true", help="flame graphs of each process; the figures suffer")
     parser.add_argument("names", nargs="*", metavar="P", help=f"which of {', '.join(BENCHMARKS)}; all when absent")
     options = parser.parse_args()
     if unknown := set(options.names) - BENCHMARKS.keys():
         parser.error(f"there is no {', '.join(sorted(unknown))}")
     plan, described, began = QUICK if options.quick else FULL, machine.describe(), time.monotonic()
+    plan = replace(plan, rounds=options.rounds or plan.rounds, seconds=options.seconds or plan.seconds)
     measured: list[Measured] = []
     broken: list[str] = []
     for name in options.names or BENCHMARKS:
         try:
             measured += _run(name, plan, profiled=options.profile)
+        except KeyboardInterrupt:
+            broken.append(f"{name} and all after it, as it was interrupted")
+            break
         except Exception:
             traceback.print_exc()
             broken.append(name)
-    described |= {"load_after": machine.load(), "seconds": round(time.monotonic() - began), "quick": plan.is_quick}
+    described |= {"load_after": machine.load(), "seconds": round(time.monotonic() - began), "rounds": plan.rounds}
     _tell(measured, described)
     kept = FOLDER / f"{time.strftime('%Y%m%d-%H%M%S')}.json"
     kept.write_text(json.dumps(_kept(measured, described), indent=1))

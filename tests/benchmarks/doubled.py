@@ -38,7 +38,7 @@ async def _bridges(world: World, plan: Plan) -> Figure:
             if number:
                 setattr(figure, name, [*getattr(figure, name), sum(load.rate for load in loads)])
         plan.tell(f"P12 round {number}: two bridges {figure.ours[-1:]} /s, one {figure.theirs[-1:]} /s")
-    figure.details = {"CPU us per call, two": used["ours"], "CPU us per call, one": used["theirs"]}
+    figure.cpu = used["ours"] | {f"{name}, one": value for name, value in used["theirs"].items()}
     return figure
 
 
@@ -54,5 +54,5 @@ async def _stores(world: World, plan: Plan) -> Figure:
             rate, used[name] = await drain(world, plan.tasks(rate, least=LEAST), stores=stores, store_2=second)
             setattr(figure, name, [*getattr(figure, name), rate])
         plan.tell(f"P12 round {number + 1}: two stores {figure.ours[-1]:,.0f} /s, one {figure.theirs[-1]:,.0f} /s")
-    figure.details = {"CPU us per task, two": used["ours"], "CPU us per task, one": used["theirs"]}
+    figure.cpu = used["ours"] | {f"{name}, one": value for name, value in used["theirs"].items()}
     return figure

@@ -36,8 +36,10 @@ class Figure:
     unit: str = "/s"
     ours: Sequence[float] = ()
     theirs: Sequence[float] = ()
+    cpu: dict[str, float] = field(default_factory=dict)
+    """Microseconds of each process for one operation."""
     details: dict[str, Any] = field(default_factory=dict)
-    """What goes beside it: latencies, CPU for each operation."""
+    """What goes beside it: latencies."""
     missing: str = ""
     """Why it could not be measured."""
 
@@ -60,7 +62,10 @@ class Figure:
         """One that was kept."""
         aim = kept["target"]
         target = aim and Target(aim["sense"], aim["value"], aim["unit"])
-        same = {name: kept[name] for name in ("id", "what", "against", "kind", "unit", "ours", "theirs", "details", "missing")}
+        same = {
+            name: kept[name]
+            for name in ("id", "what", "against", "kind", "unit", "ours", "theirs", "cpu", "details", "missing")
+        }
         return cls(target=target, **same)
 
     def to_json(self) -> dict[str, Any]:
@@ -69,7 +74,7 @@ class Figure:
             "id": self.id, "what": self.what, "against": self.against, "kind": self.kind, "unit": self.unit,
             "target": self.target and {**asdict(self.target), "text": str(self.target)},
             "ours": list(self.ours), "theirs": list(self.theirs), "rounds": self.rounds, "verdict": self.verdict,
-            "details": self.details, "missing": self.missing,
+            "cpu": self.cpu, "details": self.details, "missing": self.missing,
         }  # fmt: skip
         if not self.missing:
             kept |= {"min": min(self.rounds), "median": statistics.median(self.rounds), "max": max(self.rounds)}
@@ -124,14 +129,23 @@ def table(figures: Sequence[Figure]) -> str:
 
 def markdown(figures: Sequence[Figure]) -> str:
     """The same for a README."""
-    head, *others = rows(figures)
-    return "\n".join(f"| {' | '.join(row)} |" for row in (head, tuple("---" for _ in head), *others))
+    return _markdown(rows(figures))
+
+
+def cpu_markdown(figures: Sequence[Figure]) -> str:
+    """What each process took for one operation, for a README."""
+    parts = [(one.id, one.what, one.against, shown(one.cpu)) for one in figures if one.cpu]
+    return _markdown([("", "what", "against", "microseconds of CPU for one"), *parts])
 
 
 def details(figure: Figure) -> str:
     """What goes beside a figure, a line each."""
     rounds = {f"ours {figure.unit}": list(figure.ours), f"{figure.against} {figure.unit}": list(figure.theirs)}
-    return "\n".join(f"    {name}: {shown(value)}" for name, value in (rounds | figure.details).items() if value)
+    return "\n".join(
+        f"    {name}: {shown(value)}"
+        for name, value in (rounds | {"CPU us of each": figure.cpu} | figure.details).items()
+        if value
+    )
 
 
 def points(curve: Curve) -> str:
@@ -159,6 +173,11 @@ def shown(value: Any) -> str:
     if not isinstance(value, float):
         return str(value)
     return f"{value:,.3g}" if abs(value) < 100 else f"{value:,.0f}"
+
+
+def _markdown(lines: Sequence[tuple[str, ...]]) -> str:
+    head, *others = lines
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, tuple("---" for _ in head), *others))
 
 
 def _row(one: Figure) -> tuple[str, ...]:

@@ -39,7 +39,7 @@ def sentence(described: Mapping[str, object]) -> str:
     return (
         f"{described['cpu']}, {described['cores']} cores, {described['memory_gib']} GiB, Linux {described['kernel']}, "
         f"Python {described['python']}, {described['postgres']}; load {described['load_before']} before, "
-        f"{described['load_after']} after; {described['seconds']} s, {described['at']}"
+        f"{described['load_after']} after; {described['rounds']} rounds, {described['seconds']} s, {described['at']}"
     )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.benchmarks import machine, plot
-from tests.benchmarks.figures import Figure, markdown
+from tests.benchmarks.figures import Figure, cpu_markdown, markdown
 from tests.pair import ROOT
 
 FOLDER: Final = Path(__file__).parent
@@ -31,7 +31,7 @@ def main() -> None:
     met = sum(one.verdict == "met" for one in figures)
     told = (
         f"{machine.sentence(kept['machine'])}.\n\n{met} of {len(figures)} are met.\n\n"
-        f"![The last run](last_run.svg)\n\n{markdown(figures)}\n"
+        f"![The last run](last_run.svg)\n\n{markdown(figures)}\n\n{cpu_markdown(figures)}\n"
     )
     text = README.read_text()
     before, after = text[: text.index(_BEGIN) + len(_BEGIN)], text[text.index(_END) :]

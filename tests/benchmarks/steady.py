@@ -88,9 +88,10 @@ async def _take(store: Api, flow: Flow, ready: asyncio.Event, worker_id: str, be
     while not flow.over:
         asked = time.perf_counter()
         taken = await store.claim(BATCH, workflow=WORKFLOW, worker_id=worker_id)
-        if not taken:
+        if not taken and not flow.over:
             ready.clear()
             await ready.wait()
+        if not taken:
             continue
         flow.claims.append((asked - began, (time.perf_counter() - asked) * 1000))
         await store.finish(taken)

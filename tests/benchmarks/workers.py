@@ -53,12 +53,12 @@ async def _against(world: World, plan: Plan, names: list[str], *, no_rpc: bool =
         for name, figure in figures.items():
             if figure.missing:
                 continue
-            rates[name] = await _rate_of(world, plan, name, where.get(name, ""), rates[name])
+            rates[name] = await _rate_of(world, plan, name, where.get(name, ""), rates[name], figure)
             if number:
                 figure.ours, figure.theirs = [*figure.ours, rates["ours"]], [*figure.theirs, rates[name]]
             plan.tell(f"{figure.id} round {number}: {rates['ours']:,.0f} /s against {rates[name]:,.0f} /s of {name}")
     for figure in figures.values():
-        figure.details["CPU us per task"] = plan.median_of(used)
+        figure.cpu = plan.median_of(used) | figure.cpu
     return list(figures.values())
 
 
@@ -76,11 +76,13 @@ async def _prepare(world: World, name: str, figure: Figure) -> str:
     return dsn
 
 
-async def _rate_of(world: World, plan: Plan, name: str, address: str, before: float) -> float:
+async def _rate_of(world: World, plan: Plan, name: str, address: str, before: float, figure: Figure) -> float:
     if name == NO_RPC:
         return await drain_without_rpc(world, plan.tasks(before, least=LEAST))
     count = plan.tasks(before)
-    return float(count / (await peer.run(name, address, "drain", str(count)))["seconds"])
+    measured = await peer.run(name, address, "drain", str(count))
+    figure.cpu[name] = measured["cpu_us"]
+    return float(count / measured["seconds"])
 
 
 async def drain(world: World, count: int, *, stores: Sequence[str] = (), **others: Process) -> tuple[float, dict[str, float]]:

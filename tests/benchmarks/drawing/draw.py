@@ -117,7 +117,9 @@ def pairs(axes: Axes, figures: list[dict], title: str, label: str) -> None:
         return
     for name, colour in (("Tenure", OURS), ("a peer", PEER), ("the machine's limit, or Tenure otherwise", THEIRS)):
         axes.plot([], [], "o", color=colour, label=name)
-    axes.legend(loc="upper right", bbox_to_anchor=(1, -0.1), ncols=3, fontsize=8.5, frameon=False, handletextpad=0.1)
+    axes.legend(
+        loc="upper right", bbox_to_anchor=(1, 0), borderaxespad=4.3, ncols=3, fontsize=8.5, frameon=False, handletextpad=0.1
+    )
 
 
 def throughput(axes: Axes, curve: dict) -> None:
@@ -127,7 +129,8 @@ def throughput(axes: Axes, curve: dict) -> None:
     axes.set_ylabel("answers a second, logarithmic")
     axes.set_yscale("log")
     _in_flight(axes, curve)
-    axes.legend(fontsize=8, frameon=True, framealpha=0.9, edgecolor="none")
+    axes.set_ylim(top=8 * max(one[1] for points in curve["series"].values() for one in points))
+    axes.legend(fontsize=8.5, frameon=False, loc="upper left", ncols=2)
 
 
 def latency(axes: Axes, curve: dict) -> None:
