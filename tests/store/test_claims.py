@@ -1,16 +1,14 @@
 """What a claim takes: what the worker can run, tenant by tenant in turn, by priority within one, within the limits."""
 
 import asyncio
-import json
 from collections import Counter
 from datetime import timedelta
 
 import asyncpg
 import grpc
 import pytest
-from taskstore.v1 import leases_pb2, tasks_pb2, types_pb2
+from taskstore.v1 import leases_pb2, types_pb2
 
-from store_service.db.pool import SETTINGS
 from tests.conftest import Clock, Stubs
 from tests.store.builders import (
     LOCK_TASK,
@@ -27,7 +25,6 @@ from tests.store.builders import (
     history,
     holding,
     lease,
-    new_task,
     release,
     retry_policy,
     set_policy,
@@ -293,47 +290,6 @@ async def test_work_goes_on_through_every_kind_of_lock_order(store: Stubs, secon
         await asyncio.gather(*(worker(each, f"{each.address[-5:]}-{n}") for n in range(3) for each in (store, second_store)))
     except grpc.aio.AioRpcError as error:
         raise AssertionError(error.details()) from error
-
-
-async def test_a_claim_reads_as_much_whatever_waits_and_for_how_many(store: Stubs, database: asyncpg.Connection) -> None:
-    async def backlog(tenants: range, each: int) -> None:
-        items = [new_task(tenant_id=f"t{number}") for number in tenants for _ in range(each)]
-        for start in range(0, len(items), 500):
-            await store.tasks.CreateTasks(tasks_pb2.CreateTasksRequest(items=items[start : start + 500]))
-        await database.execute("VACUUM ANALYZE")
-
-    async def pages() -> int:
-        """How many pages a claim of ten looks at; it is taken back."""
-        async with database.transaction():
-            for setting, value in SETTINGS.items():
-                await database.execute("SELECT set_config($1, $2, true)", setting, value)
-            found = []
-            for number in range(3):  # the first has its plans to make
-                plan = await database.fetchval(
-                    "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT * FROM tenure.claim_tasks("
-                    f"'r{number}', 'w{number}', '{{report}}', '{{1}}', NULL, 30000, 10, 10, false, 4000000)"
-                )
-                (top,) = json.loads(plan)
-                found.append(top["Plan"]["Shared Hit Blocks"] + top["Plan"]["Shared Read Blocks"])
-                assert top["Plan"]["Actual Rows"] == 10
-            raise Undo(min(found))
-
-    async def pages_of_a_claim() -> int:
-        with pytest.raises(Undo) as undone:
-            await pages()
-        return int(undone.value.args[0])
-
-    await backlog(range(10), 30)
-    few = await pages_of_a_claim()
-    await backlog(range(10), 200)
-    deep = await pages_of_a_claim()
-    await backlog(range(10, 200), 12)
-    wide = await pages_of_a_claim()
-    assert max(deep, wide) < 2 * few, (few, deep, wide)
-
-
-class Undo(Exception):  # noqa: N818 (it is no error)
-    """Takes a transaction back, with what was found in it."""
 
 
 async def test_a_lease_that_ran_out_does_not_count_against_the_limit(store: Stubs, clock: Clock) -> None:
