@@ -31,11 +31,9 @@ class Heartbeats:
     store says that something happened to a lease of this worker, all are extended at once, which tells what it was.
     """
 
-    def __init__(self, *, address: str, tls: Tls | None, worker_id: str, lease_seconds: float, metrics: WorkerMetrics) -> None:
+    def __init__(self, *, address: str, tls: Tls | None, worker_id: str, metrics: WorkerMetrics) -> None:
         self._address = address
         self._tls = tls
-        self._lease_seconds = lease_seconds
-        self._interval = min(lease_seconds / 3, _MOST_INTERVAL_SECONDS)
         self._metrics = metrics
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("tenure.worker")
         self._changed = threading.Condition()
@@ -90,7 +88,7 @@ class Heartbeats:
         while (due := self._wait_for_due(not_before)) is not None:
             for first in range(0, len(due), _BATCH):
                 answered = self._beat(stub, due[first : first + _BATCH])
-                not_before = 0.0 if answered else time.monotonic() + min(self._interval, _RETRY_SECONDS)
+                not_before = 0.0 if answered else time.monotonic() + _RETRY_SECONDS
 
     def _wait_for_due(self, not_before: float) -> list[HeldLease] | None:
         """The leases whose turn it is, once there are any; None at the end. What is overdue meanwhile is lost."""
@@ -102,7 +100,7 @@ class Heartbeats:
                 next_at = max(not_before, min(turns.values(), default=now + _IDLE_SECONDS))
                 if turns and next_at <= now:
                     # Those whose turn is near go with them, so that turns fall together and one call does for all.
-                    return [held for held, turn in turns.items() if turn <= now + self._interval / 2]
+                    return [held for held, turn in turns.items() if turn <= now + _interval(held) / 2]
                 next_end = min((held.trusted_until for held in trusted), default=next_at)
                 self._wakes_at = min(next_at, next_end)
                 self._changed.wait(timeout=max(0.0, self._wakes_at - now))
@@ -111,14 +109,14 @@ class Heartbeats:
     def _turn(self, held: HeldLease) -> float:
         beaten_at = self._beaten_at[held]
         is_asked = beaten_at <= self._asked_at
-        return beaten_at + (min(_LEAST_INTERVAL_SECONDS, self._interval) if is_asked else self._interval)
+        return beaten_at + (_LEAST_INTERVAL_SECONDS if is_asked else _interval(held))
 
     def _beat(self, stub: leases_pb2_grpc.LeaseServiceStub, batch: list[HeldLease]) -> bool:
         sent_at = time.monotonic()
         first_end = min(held.trusted_until for held in batch)
-        longest = min(self._lease_seconds / 2, _MOST_CALL_SECONDS, max(0.02, first_end - sent_at))
-        lease_ms = round(self._lease_seconds * 1000)
-        items = [leases_pb2.HeartbeatTaskRequest(lease=held.lease, lease_ms=lease_ms) for held in batch]
+        shortest = min(held.lease_seconds for held in batch)
+        longest = min(shortest / 2, _MOST_CALL_SECONDS, max(0.02, first_end - sent_at))
+        items = [leases_pb2.HeartbeatTaskRequest(lease=held.lease, lease_ms=held.lease_ms) for held in batch]
         try:
             response = stub.HeartbeatTasks(leases_pb2.HeartbeatTasksRequest(items=items), timeout=longest)
         except grpc.RpcError as error:
@@ -149,3 +147,7 @@ class Heartbeats:
         if not self._is_failing:  # one line for each outage
             self._log.warning("heartbeat failed, trying again", code=error.code.name, reason=error.reason)
         self._is_failing = True
+
+
+def _interval(held: HeldLease) -> float:
+    return min(held.lease_seconds / 3, _MOST_INTERVAL_SECONDS)

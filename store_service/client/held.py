@@ -39,6 +39,11 @@ class HeldLease:
         self._listener: Callable[[], None] | None = None
 
     @property
+    def lease_ms(self) -> int:
+        """How long each heartbeat extends it."""
+        return round(self.lease_seconds * 1000)
+
+    @property
     def sent_at(self) -> float:
         """When the last request was sent that granted or extended it."""
         return self._sent_at

@@ -55,9 +55,8 @@ class LeaseCalls:
 
     async def heartbeat_task(self) -> None:
         """Extends the lease, and takes notice when the task's end is wished for."""
-        lease_ms = round(self._held.lease_seconds * 1000)
         sent_at = time.monotonic()
-        request = leases_pb2.HeartbeatTaskRequest(lease=self._held.lease, lease_ms=lease_ms)
+        request = leases_pb2.HeartbeatTaskRequest(lease=self._held.lease, lease_ms=self._held.lease_ms)
         response = await self._call(self._stub.HeartbeatTask, request)
         self._held.extend(sent_at=sent_at)
         if response.cancel_requested:

@@ -53,8 +53,9 @@ class Leasing:
         self._completions = completions
         self._along_items = batches.items.labels("CompleteAndLeaseTasks") if batches is not None else None
         self._lease_seconds = lease_seconds
+        self._shortest_seconds = min(lease_seconds, *(one.lease_ms / 1000 or lease_seconds for one in workflows))
         # A lease counts from before its request was sent, so no request waits for longer than a third of a lease.
-        self._wait_seconds = min(_MOST_WAIT_SECONDS, lease_seconds / 3)
+        self._wait_seconds = min(_MOST_WAIT_SECONDS, self._shortest_seconds / 3)
         self._template = leases_pb2.LeaseTasksRequest(
             worker_id=worker_id,
             workflows=workflows,
@@ -104,7 +105,7 @@ class Leasing:
                 request.limit = max(1, free)  # those that were to come along may still be held
         taken = [Taken(task, self._hold(task, first_sent_at)) for task in response.tasks]
         # It is not known which of several requests took them; and an event loop that was blocked hears late.
-        is_old = time.monotonic() - first_sent_at > self._lease_seconds / 2
+        is_old = time.monotonic() - first_sent_at > self._shortest_seconds / 2
         if taken and (is_repeated or is_old):
             taken = await self._confirm(taken)
         self._open = None
@@ -151,18 +152,18 @@ class Leasing:
         return request
 
     def _hold(self, task: leases_pb2.LeasedTask, sent_at: float) -> HeldLease:
-        return HeldLease(task.lease, lease_seconds=self._lease_seconds, sent_at=sent_at)
+        seconds = task.lease_ms / 1000 or self._lease_seconds
+        return HeldLease(task.lease, lease_seconds=seconds, sent_at=sent_at)
 
     async def _confirm(self, taken: list[Taken]) -> list[Taken]:
         """Those that are still held, by the word of the store."""
-        lease_ms = self._template.lease_ms
-        items = [leases_pb2.HeartbeatTaskRequest(lease=each.held.lease, lease_ms=lease_ms) for each in taken]
+        items = [leases_pb2.HeartbeatTaskRequest(lease=each.held.lease, lease_ms=each.held.lease_ms) for each in taken]
         sent_at = time.monotonic()
         try:
             response = await call(
                 self._stub.HeartbeatTasks,
                 leases_pb2.HeartbeatTasksRequest(items=items),
-                timeout_seconds=self._lease_seconds / 2,
+                timeout_seconds=self._shortest_seconds / 2,
             )
         except StoreError as error:
             self._failed(error)

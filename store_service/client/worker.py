@@ -29,7 +29,7 @@ from store_service.client.results import OutputSchemas
 from store_service.client.runner import Run
 from store_service.client.tls import Tls
 from store_service.client.usage import BudgetAmounts
-from store_service.client.workflows import RetryPolicy, Workflow, Workflows
+from store_service.client.workflows import RetryPolicy, Workflow, Workflows, check_lease_seconds
 from store_service.telemetry import AdminServer, configure_logs, settle_garbage
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -47,7 +47,8 @@ class Worker:
     - `name`: what its `worker_id` begins with; where the store knows its workers, the one that its policy gives this one.
     - `tenants`: only work of these tenants; none means of all that this worker may serve.
     - `concurrency`: how many tasks run at once, 1 to 500; never more are leased.
-    - `lease_seconds`: how long the store waits for this process before it gives its tasks to another, 1 to 900.
+    - `lease_seconds`: how long the store waits for this process before it gives its tasks to another, 1 to 900; a workflow
+      may say otherwise of its own.
     - `worker_id`: unique to this start of the process; made up when absent.
     - `drain_seconds`: how long running tasks may go on after SIGTERM, before they are given back.
     - `batching`: whether what is written for several tasks at once travels in one call.
@@ -73,8 +74,7 @@ class Worker:
     ) -> None:
         if not 1 <= concurrency <= _MOST_CONCURRENCY:
             raise ValueError(f"concurrency must be 1 to {_MOST_CONCURRENCY}")
-        if not 1 <= lease_seconds <= 900:
-            raise ValueError("lease_seconds must be 1 to 900")
+        check_lease_seconds(lease_seconds)
         self.worker_id = _new_worker_id(name) if worker_id is None else worker_id
         if not _WORKER_ID.fullmatch(self.worker_id):
             raise ValueError("worker_id must be 1 to 128 of A-Z a-z 0-9 _ - .")
@@ -105,7 +105,13 @@ class Worker:
         self._leasing: Leasing | None = None
 
     def workflow(
-        self, name: str, *, version: int = 1, retry: RetryPolicy | None = None, limits: BudgetAmounts | None = None
+        self,
+        name: str,
+        *,
+        version: int = 1,
+        retry: RetryPolicy | None = None,
+        limits: BudgetAmounts | None = None,
+        lease_seconds: float | None = None,
     ) -> Callable[[Function], Function]:
         """Registers the function below it for tasks of exactly this workflow and version.
 
@@ -113,11 +119,19 @@ class Worker:
         thread, with a SyncContext. What it returns is the task's result; what it raises is tried again by `retry`,
         except ToolError and ProtocolError, which say how the task ends. `limits` are what a task may use in its life,
         which its steps count by `ctx.use`: they are reserved of the tenant's budget, where it has one, before it runs.
+        `lease_seconds`, where it is not the worker's, is how soon another takes over when this process is lost.
         """
 
         def register(function: Function) -> Function:
             self._workflows.add(
-                Workflow(name=name, version=version, retry=retry or RetryPolicy(), function=function, limits=limits)
+                Workflow(
+                    name=name,
+                    version=version,
+                    retry=retry or RetryPolicy(),
+                    function=function,
+                    limits=limits,
+                    lease_seconds=lease_seconds,
+                )
             )
             return function
 
@@ -163,7 +177,6 @@ class Worker:
             address=self._store,
             tls=self._tls,
             worker_id=self.worker_id,
-            lease_seconds=self._lease_seconds,
             metrics=self._metrics,
         )
         self._leasing = Leasing(

@@ -13,6 +13,7 @@ from store_service.client.usage import BudgetAmounts
 MOST_WORKFLOWS: Final = 500
 _MOST_NAME_BYTES: Final = 256
 _DAY_SECONDS: Final = 86_400
+_MOST_LEASE_SECONDS: Final = 900
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,13 +58,15 @@ class Retrying:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workflow:
-    """One definition: a name, a version, and the function that runs it; and what a task of it may use, where that is said."""
+    """One definition: a name, a version, and the function that runs it; and what a task of it may use and how long its leases
+    last, where that is said."""
 
     name: str
     version: int
     retry: RetryPolicy
     function: Callable[..., Any]
     limits: BudgetAmounts | None = None
+    lease_seconds: float | None = None
     is_async: bool = field(init=False)
     """Whether the function runs in the event loop; otherwise it runs in a thread."""
 
@@ -84,6 +87,8 @@ class Workflows:
             raise ValueError(f"the name of a workflow must be 1 to {_MOST_NAME_BYTES} bytes and not blank: {name!r}")
         if not 1 <= version < 2**31:
             raise ValueError(f"the version of workflow {name!r} must be at least 1")
+        if workflow.lease_seconds is not None:
+            check_lease_seconds(workflow.lease_seconds)
         if (name, version) in self._found:
             raise ValueError(f"workflow {name!r} version {version} is registered already")
         if len(self._found) >= MOST_WORKFLOWS:
@@ -96,4 +101,13 @@ class Workflows:
 
     def to_messages(self) -> list[leases_pb2.WorkflowVersion]:
         """All of them, as the store takes them."""
-        return [leases_pb2.WorkflowVersion(workflow=name, version=version) for name, version in self._found]
+        return [
+            leases_pb2.WorkflowVersion(workflow=one.name, version=one.version, lease_ms=round((one.lease_seconds or 0) * 1000))
+            for one in self._found.values()
+        ]
+
+
+def check_lease_seconds(seconds: float) -> None:
+    """Raises ValueError where a lease cannot last so long."""
+    if not 1 <= seconds <= _MOST_LEASE_SECONDS:
+        raise ValueError(f"lease_seconds must be 1 to {_MOST_LEASE_SECONDS}")

@@ -33,7 +33,7 @@ class LeaseRows:
             [one.workflow for one in claim.workflows],
             [one.version for one in claim.workflows],
             list(claim.tenant_ids) or None,
-            claim.lease_ms,
+            [one.lease_ms for one in claim.workflows],
             claim.limit,
             min(claim.limit, _QUANTUM),
             wait,
@@ -137,6 +137,7 @@ def _leased_task(row: asyncpg.Record, worker_id: str) -> LeasedTask:
         created_at=row["created_at"],
         wake=_wake(row) if row["fits"] else None,
         early_answers=row["early_answers"],
+        lease_ms=row["lease_ms"],
     )
 
 

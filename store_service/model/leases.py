@@ -21,10 +21,11 @@ class Lease(Struct, frozen=True, gc=False):
 
 
 class WorkflowVersion(Struct, frozen=True, gc=False):
-    """A definition that a worker can run."""
+    """A definition that a worker can run, and how long a lease of its tasks lasts."""
 
     workflow: str
     version: int
+    lease_ms: int
 
     @property
     def lane(self) -> str:
@@ -48,7 +49,6 @@ class Claim(Struct, frozen=True, kw_only=True, gc=False):
     workflows: tuple[WorkflowVersion, ...]
     tenant_ids: tuple[str, ...]
     limit: int
-    lease_ms: int
     wait_ms: int
 
 
@@ -68,10 +68,11 @@ class LeasedTask(Struct, frozen=True, kw_only=True, gc=False):
     created_at: datetime
     wake: Wake | None
     early_answers: int
+    lease_ms: int
 
 
 class Heartbeat(Struct, frozen=True, gc=False):
-    """A wish to hold a lease for at least `lease_ms` from now."""
+    """A wish to hold a lease for at least `lease_ms` from now; 0 means as long as it was granted for."""
 
     lease: Lease
     lease_ms: int

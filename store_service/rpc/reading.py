@@ -194,27 +194,32 @@ def read_claim(message: leases_pb2.LeaseTasksRequest) -> Claim:
     """What a worker asks for."""
     check_range("workflows", len(message.workflows), range(1, 501))
     check_range("tenant_ids", len(message.tenant_ids), range(1_001))
+    lease_ms = check_range("lease_ms", message.lease_ms, limits.LEASE_MS)
     workflows = [
         WorkflowVersion(
             check_text("workflows.workflow", one.workflow, most_bytes=256),
             check_range("workflows.version", one.version, range(1, 2**31)),
+            check_range("workflows.lease_ms", one.lease_ms or lease_ms, limits.LEASE_MS),
         )
         for one in message.workflows
     ]
+    workflows = list(dict.fromkeys(workflows))
+    if len({one.lane for one in workflows}) < len(workflows):
+        raise invalid("workflows.lease_ms", "must be the same where a workflow is named twice")
     return Claim(
         request_id=check_text("request_id", message.request_id, most_bytes=128),
         worker_id=check_name("worker_id", message.worker_id),
-        workflows=tuple(dict.fromkeys(workflows)),
+        workflows=tuple(workflows),
         tenant_ids=tuple(check_name("tenant_ids", tenant_id) for tenant_id in message.tenant_ids),
         limit=check_range("limit", message.limit, range(1, limits.BATCH_ITEMS + 1)),
-        lease_ms=check_range("lease_ms", message.lease_ms, limits.LEASE_MS),
         wait_ms=check_range("wait_ms", message.wait_ms, limits.WAIT_MS),
     )
 
 
 def read_heartbeat(message: leases_pb2.HeartbeatTaskRequest) -> Heartbeat:
     """A wish to hold a lease longer."""
-    return Heartbeat(read_lease(message.lease), check_range("lease_ms", message.lease_ms, limits.LEASE_MS))
+    lease_ms = check_range("lease_ms", message.lease_ms, limits.LEASE_MS) if message.lease_ms else 0
+    return Heartbeat(read_lease(message.lease), lease_ms)
 
 
 def read_report(message: leases_pb2.ReportProgressRequest) -> Report:

@@ -247,6 +247,7 @@ def to_leased_task(value: LeasedTask) -> leases_pb2.LeasedTask:
         deadline_at=to_time(value.deadline_at),
         created_at=to_time(value.created_at),
         early_answers=value.early_answers,
+        lease_ms=value.lease_ms,
         wake=to_wake(value.wake),
     )
 

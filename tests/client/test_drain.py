@@ -3,21 +3,15 @@
 import asyncio
 import os
 import signal
-import subprocess
-import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from store_service.client import Context, SyncContext, Worker
 from tests.client.fake_store import FakeStore, new_worker, outcomes
-
-ROOT = Path(__file__).parents[2]
+from tests.client.stubborn_worker import process
 
 
 async def test_running_work_finishes_and_nothing_new_is_begun(fake: FakeStore) -> None:
@@ -105,27 +99,10 @@ async def test_what_a_cut_call_for_work_may_have_taken_is_given_back(fake: FakeS
     assert task.state in ("QUEUED", "COMPLETED")
 
 
-@contextmanager
-def process(fake: FakeStore) -> Iterator[subprocess.Popen[str]]:
-    """A worker process whose workflows do not stop when asked."""
-    running = subprocess.Popen(
-        [sys.executable, "-m", "tests.client.stubborn_worker", fake.address],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    try:
-        yield running
-    finally:
-        running.kill()
-        running.communicate()
-
-
 @pytest.mark.parametrize("kind", ["sync", "async", "pool"])
 async def test_a_process_ends_with_0_after_sigterm_even_when_code_does_not_stop(fake: FakeStore, kind: str) -> None:
     task = fake.add(kind)
-    with process(fake) as running:
+    with process(fake.address) as running:
         await fake.until(lambda: task.progress)
         running.send_signal(signal.SIGTERM)
         await fake.until(lambda: any(request.wait_ms == 0 for request in fake.of("LeaseTasks")))
@@ -137,7 +114,7 @@ async def test_a_process_ends_with_0_after_sigterm_even_when_code_does_not_stop(
 
 
 async def test_an_idle_process_ends_with_0_after_sigint(fake: FakeStore) -> None:
-    with process(fake) as running:
+    with process(fake.address) as running:
         await fake.until(lambda: fake.of("LeaseTasks"))
         running.send_signal(signal.SIGINT)
         output, _ = await asyncio.to_thread(running.communicate, timeout=15)
@@ -189,6 +166,8 @@ def test_settings_that_the_store_would_refuse_are_refused_at_once() -> None:
     for name, version in (("report", 1), (" ", 1), ("x" * 257, 1), ("other", 0)):
         with pytest.raises(ValueError, match="workflow"):
             worker.workflow(name, version=version)(lambda ctx, args: None)
+    with pytest.raises(ValueError, match="lease_seconds must be"):
+        worker.workflow("other", lease_seconds=0.5)(lambda ctx, args: None)
 
 
 async def test_a_worker_without_workflows_says_so(fake: FakeStore) -> None:

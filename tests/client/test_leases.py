@@ -93,6 +93,27 @@ async def test_heartbeats_outlast_a_store_that_is_away_for_less_than_a_lease(fak
     assert worker.registry.get_sample_value("tenure_worker_heartbeat_failures_total") == 3
 
 
+async def test_each_lease_is_renewed_by_a_third_of_its_own_length(fake: FakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("store_service.client.heartbeats._MOST_INTERVAL_SECONDS", 60.0)
+
+    async def wait(ctx: Context, args: dict[str, Any]) -> str:
+        await fake.until(lambda: short.heartbeats >= 5)
+        return "done"
+
+    worker = new_worker(fake, lease_seconds=180)
+    worker.workflow("long")(wait)
+    worker.workflow("short", lease_seconds=1.5)(wait)
+    long, short = fake.add("long"), fake.add("short")
+    async with worker:
+        await fake.ended(long)
+        await fake.ended(short)
+    assert long.heartbeats <= 2, "it was renewed with the other, or when the watch began"
+    asked = {(item.lease.task_id, item.lease_ms) for request in fake.of("HeartbeatTasks") for item in request.items}
+    assert asked <= {(long.task_id, 180_000), (short.task_id, 1_500)}
+    assert {(one.workflow, one.lease_ms) for one in fake.of("LeaseTasks")[0].workflows} == {("long", 0), ("short", 1_500)}
+    assert fake.of("LeaseTasks")[0].wait_ms == 500
+
+
 @pytest.mark.parametrize("method", ["HeartbeatTasks", "AppendCheckpoint", "ReportProgress"])
 async def test_lease_lost_on_any_call_stops_the_work_at_once(fake: FakeStore, method: str) -> None:
     stopped = asyncio.Event()

@@ -109,10 +109,9 @@ async def claim(
     wanted = Claim(
         request_id=f"claim-{target.side}-{target.task}",
         worker_id=worker_id or f"worker-{target.side}",
-        workflows=(WorkflowVersion("report", 1),),
+        workflows=(WorkflowVersion("report", 1, lease_ms),),
         tenant_ids=target.tenants,
         limit=1,
-        lease_ms=lease_ms,
         wait_ms=0,
     )
     return await session.leases.claim_tasks(wanted, wait=wait)

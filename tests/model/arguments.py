@@ -147,6 +147,7 @@ INVALID: Final[dict[str, dict[str, list[Any]]]] = {
     "list_tombstones": _LONG_PAGE | {"tenant_id": _NAME, "after_cursor": [-1]},
     "lease_tasks": {
         "request_id": [*_TEXT, "c" * 129], "worker_id": _NAME, "limit": [0, -1, 501], "lease_ms": [999, 900_001, 0, -1],
+        "own_ms": [999, 900_001, -1],
         "workflows": [(), (("", 1),), (("report", 0),), (("report", 1),) * 501], "wait_ms": [-1, 60_001],
         "tenant_ids": [("",), ("acme", "a b"), ("acme",) * 1_001],
     },

@@ -123,8 +123,12 @@ def get_signal(**fields: Any) -> tasks_pb2.GetSignalRequest:
     return tasks_pb2.GetSignalRequest(**fields)
 
 
-def lease_tasks(*, workflows: Sequence[tuple[str, int]], **fields: Any) -> leases_pb2.LeaseTasksRequest:
+def lease_tasks(
+    *, workflows: Sequence[tuple[str, int]], own_ms: int = 0, **fields: Any
+) -> leases_pb2.LeaseTasksRequest:  # fmt: skip
     wanted = [leases_pb2.WorkflowVersion(workflow=name, version=version) for name, version in workflows]
+    if wanted:
+        wanted[0].lease_ms = own_ms
     return leases_pb2.LeaseTasksRequest(workflows=wanted, **fields)
 
 

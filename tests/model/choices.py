@@ -64,6 +64,7 @@ class Choices:
         return {
             "request_id": draw(some.claim_ids) if again else self._new_id(), "worker_id": draw(some.workers),
             "workflows": lanes, "limit": draw(some.limits), "lease_ms": draw(some.leases_ms),
+            "own_ms": pick(draw, (0, 0, 2_000)),
             "tenant_ids": pick(draw, [(), (), (), ("acme",), ("beta", "acme", "beta"), ("nobody",)]),
             "wait_ms": draw(some.waits_ms),
         }  # fmt: skip

@@ -49,16 +49,18 @@ MUTANTS: Final = {
     "a finish that is not remembered": Mutant("finish_tasks", "finish_digest = p_digest[d.o]", "finish_digest = NULL"),
     "a heartbeat that revives": Mutant("heartbeat_tasks", "\n      AND s.expires_at > v_now", ""),
     "a heartbeat that shortens": Mutant(
-        "heartbeat_tasks", "greatest(s.expires_at, v_now + i.ms * interval '1 ms')", "v_now + i.ms * interval '1 ms'"
+        "heartbeat_tasks", "greatest(s.expires_at, v_now + coalesce(nullif(i.ms, 0), s.lease_ms) * interval '1 ms')",
+        "v_now + coalesce(nullif(i.ms, 0), s.lease_ms) * interval '1 ms'"
     ),
     "a heartbeat that is a visible change": Mutant(
-        "heartbeat_tasks", "lived = true\n", "lived = true, change = s.change + 1\n"
+        "heartbeat_tasks", "SET lived = true,", "SET lived = true, change = s.change + 1,"
     ),
     "a checkpoint over another": Mutant("append_checkpoints", "s.checkpoints <> u.revision", "s.checkpoints < u.revision"),
     "a checkpoint that is answered and not kept": Mutant(
         "append_checkpoints", "i.k, v_now FROM item i WHERE i.outcome = 'OK'", "i.k, v_now FROM item i WHERE false"
     ),
     # Claims.
+    "one length of a lease for all": Mutant("claim_tasks", "lease_ms = f.ms", "lease_ms = p_lease_ms[1]"),
     "a lease limit that is not looked at": Mutant("claim_tasks", "t.max_leased - t.leased) AS n", "10000) AS n"),
     "a priority that is not looked at": Mutant("claim_tasks", "s.priority DESC, s.ready_at", "s.ready_at"),
     "a tenant that is always first": Mutant("apply_deltas", "THEN nextval('turn') ELSE", "THEN 0 ELSE"),

@@ -9,7 +9,7 @@ from store_service.db.queries import Queries
 from tests.conftest import Stubs
 from tests.store.builders import new_task
 
-ONE_OF_ANYBODY = ("r", "w1", ["report"], [1], None, 30_000, 1, 10, False, 4_000_000)
+ONE_OF_ANYBODY = ("r", "w1", ["report"], [1], None, [30_000], 1, 10, False, 4_000_000)
 
 
 async def create_many(store: Stubs, count: int, *, tenants: int) -> None:

@@ -90,6 +90,37 @@ async def test_a_heartbeat_extends_and_never_shortens(store: Stubs, clock: Clock
     await store.leases.HeartbeatTask(heartbeat(leased.lease))
 
 
+async def test_each_workflow_has_its_own_length_of_a_lease(store: Stubs, clock: Clock) -> None:
+    done = complete((await create_and_lease(store)).lease)
+    await create(store, workflow="long")
+    await create(store, workflow="short")
+    request = claim(lease_ms=20_000)
+    del request.workflows[:]
+    request.workflows.add(workflow="long", version=1, lease_ms=60_000)
+    request.workflows.add(workflow="short", version=1)
+    answer = await store.leases.CompleteAndLeaseTasks(leases_pb2.CompleteAndLeaseTasksRequest(items=[done], lease=request))
+    long, short = sorted(answer.tasks, key=lambda task: task.contract.workflow)
+    assert (long.lease_ms, short.lease_ms) == (60_000, 20_000)
+    assert long.expires_at.ToDatetime() - short.expires_at.ToDatetime() == timedelta(seconds=40)
+
+    await clock.advance(seconds=15)
+    for task in (long, short):
+        extended = await store.leases.HeartbeatTask(heartbeat(task.lease, lease_ms=0))
+        assert extended.expires_at.ToDatetime() >= task.expires_at.ToDatetime() + timedelta(seconds=15)
+    await clock.advance(seconds=15)
+    again = (await store.leases.LeaseTasks(request)).tasks  # the answer was lost: as long as new ones, each its own
+    assert [task.lease_ms for task in again] == [task.lease_ms for task in answer.tasks]
+    assert all(task.expires_at.ToDatetime() >= old.expires_at.ToDatetime() + timedelta(seconds=30)
+               for task, old in zip(again, answer.tasks, strict=True))  # fmt: skip
+
+    await clock.advance(seconds=20)
+    request.request_id, request.worker_id = "next", "w2"
+    assert [task.contract.workflow for task in (await store.leases.LeaseTasks(request)).tasks] == ["short"]
+    await clock.advance(seconds=40)
+    request.request_id = "last"
+    assert {task.contract.workflow for task in (await store.leases.LeaseTasks(request)).tasks} == {"long", "short"}
+
+
 async def test_a_lease_ends_at_the_instant_it_names(store: Stubs, clock: Clock, database: asyncpg.Connection) -> None:
     held = (await create_and_lease(store)).lease
     frozen = "CREATE OR REPLACE FUNCTION tenure.task_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS $$ {} $$"

@@ -213,6 +213,7 @@ async def test_the_fields_of_reads(store: Stubs) -> None:
 
 async def test_the_fields_of_claims(store: Stubs, database: asyncpg.Connection) -> None:
     one = leases_pb2.WorkflowVersion(workflow="w", version=1)
+    alike, other = (leases_pb2.WorkflowVersion(workflow="w", version=1, lease_ms=ms) for ms in (30_000, 60_000))
     many = [leases_pb2.WorkflowVersion(workflow="w", version=number + 1) for number in range(501)]
     bounds: list[Bound] = [
         ("request_id", "request_id", texts_refused(128), texts_taken(128)),
@@ -220,6 +221,8 @@ async def test_the_fields_of_claims(store: Stubs, database: asyncpg.Connection) 
         ("workflows", "workflows", ([], many, [one] * 501), ([one], [one] * 500, many[:500])),
         ("workflows.0.workflow", "workflows.workflow", texts_refused(256), texts_taken(256)),
         ("workflows.0.version", "workflows.version", (0, -1), (1, 2**31 - 1)),
+        ("workflows.0.lease_ms", "workflows.lease_ms", (-1, 999, 900_001), (0, 1_000, 900_000)),
+        ("workflows", "workflows.lease_ms", ([one, other],), ([one, alike],)),
         ("tenant_ids", "tenant_ids", (["a b"], ["a"] * 1_001), ([], ["a"] * 1_000)),
         ("limit", "limit", (0, -1, 501), (1, 500)),
         ("lease_ms", "lease_ms", (0, -1, 999, 900_001, 2**63 - 1), (1_000, 900_000)),
@@ -239,7 +242,7 @@ async def test_the_fields_of_what_is_done_under_a_lease(store: Stubs) -> None:
     await assert_bounds(
         store.leases.HeartbeatTask,
         heartbeat(held),
-        [*lease_fields, ("lease_ms", "lease_ms", (0, 999, 900_001), (1_000, 900_000))],
+        [*lease_fields, ("lease_ms", "lease_ms", (-1, 999, 900_001), (0, 1_000, 900_000))],
     )
     report = leases_pb2.ReportProgressRequest(lease=held, value=1)
     floats = (float("nan"), float("inf"), float("-inf"))

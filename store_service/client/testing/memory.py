@@ -67,7 +67,9 @@ class MemoryStore:
                 task.crashes += task.state == "LEASED" and task.showed_life
                 task.state, task.worker_id, task.showed_life = "LEASED", request.worker_id, False
                 task.token, task.attempts = task.token + 1, task.attempts + 1
-                task.expires_at = self._now() + request.lease_ms / 1000
+                own_ms = next(each.lease_ms for each in request.workflows if each.workflow == task.contract.workflow)
+                task.lease_ms = own_ms or request.lease_ms
+                task.expires_at = self._now() + task.lease_ms / 1000
             response = leases_pb2.LeaseTasksResponse(tasks=[_leased(task) for task in taken])
             self.leased_by_request[request.request_id] = response
         return self.leased_by_request[request.request_id]
@@ -76,7 +78,7 @@ class MemoryStore:
         """Extends a lease."""
         task = self._fenced(request.lease)
         task.heartbeats += 1
-        task.expires_at = max(task.expires_at, self._now() + request.lease_ms / 1000)
+        task.expires_at = max(task.expires_at, self._now() + (request.lease_ms or task.lease_ms) / 1000)
         return leases_pb2.HeartbeatTaskResponse(cancel_requested=task.cancel_requested)
 
     def heartbeat_tasks(self, request: leases_pb2.HeartbeatTasksRequest) -> leases_pb2.HeartbeatTasksResponse:
@@ -278,6 +280,7 @@ def _leased(task: MemoryTask) -> leases_pb2.LeasedTask:
         cancel_requested=task.cancel_requested,
         wake=None if task.input_left_out else task.wake,
         early_answers=len(task.early_answers),
+        lease_ms=task.lease_ms,
     )
 
 

@@ -38,6 +38,7 @@ class MemoryTask:
     worker_id: str = ""
     token: int = 0
     expires_at: float = 0.0
+    lease_ms: int = 0
     attempts: int = 0
     crashes: int = 0
     retries: int = 0

@@ -54,6 +54,7 @@ CREATE TABLE tenure.task_state (
   worker_id           text COLLATE "C",
   token               bigint  NOT NULL DEFAULT 0,
   expires_at          timestamptz,
+  lease_ms            bigint  NOT NULL DEFAULT 0,    -- how long the last lease lasts without a heartbeat
   lived               boolean NOT NULL DEFAULT false,  -- the lease's worker was heard of since it was granted
   attempts            int     NOT NULL DEFAULT 0,
   crashes             int     NOT NULL DEFAULT 0,

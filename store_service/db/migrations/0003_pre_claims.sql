@@ -12,11 +12,11 @@ CREATE TABLE tenure.worker_claim (
 
 -- Takes ready tasks for a worker: tenants in the order of their turn, at most `p_quantum` tasks of one tenant in one visit
 -- while others have work too, by priority within it. `p_wait` is for a second pass after an empty first one: it waits for the
--- first tenant in turn, where the first pass skips those that others hold. `p_budget` bounds the bytes of contracts, which
--- ends the taking, and of inputs and wakes, which are then left out. A repeated request id returns what it took, as far as it is still
--- held, with leases that last as long as new ones.
+-- first tenant in turn, and for its first task, where the first pass skips what others hold. `p_budget` bounds the bytes of
+-- contracts, which ends the taking, and of inputs and wakes, which are then left out. A repeated request id returns what it took, as far as it is still
+-- held, with leases that last as long as new ones. Each workflow has its own length of a lease.
 CREATE FUNCTION tenure.claim_tasks(
-  p_request text, p_worker text, p_workflow text[], p_version int[], p_tenants text[], p_lease_ms bigint,
+  p_request text, p_worker text, p_workflow text[], p_version int[], p_tenants text[], p_lease_ms bigint[],
   p_limit int, p_quantum int, p_wait boolean, p_budget int
 ) RETURNS TABLE (
   tenant_id text, task_id uuid, token bigint, epoch bigint, expires_at timestamptz, attempts int, crashes int, retries int,
@@ -24,7 +24,7 @@ CREATE FUNCTION tenure.claim_tasks(
   subject text, client_capabilities bytea, output_schema bytea, ttl_ms bigint, poll_interval_ms bigint,
   execution_deadline_ms bigint, trace_parent text, trace_state text, baggage text, media_type text, input bytea, created_at timestamptz,
   wake text, wake_step text, signal_id text, signal_name text, signal_media_type text, signal_data bytea,
-  input_keys text[], input_responses bytea[], early_answers int, fits boolean
+  input_keys text[], input_responses bytea[], early_answers int, fits boolean, lease_ms bigint
 ) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -40,7 +40,7 @@ BEGIN
     PERFORM 1 FROM unnest(v_tenant, v_task) u(t, id) JOIN task_state s ON s.tenant_id = u.t AND s.task_id = u.id
       ORDER BY s.tenant_id, s.task_id FOR NO KEY UPDATE OF s;
     v_now := task_now();
-    UPDATE task_state s SET expires_at = greatest(s.expires_at, v_now + p_lease_ms * interval '1 ms')
+    UPDATE task_state s SET expires_at = greatest(s.expires_at, v_now + s.lease_ms * interval '1 ms')
     FROM unnest(v_tenant, v_task, v_token) u(t, id, k)
     WHERE s.tenant_id = u.t AND s.task_id = u.id AND s.worker_id = p_worker AND s.token = u.k AND s.expires_at > v_now;
   ELSE
@@ -85,10 +85,10 @@ BEGIN
                least(greatest(p_quantum, 1 + (p_limit - 1) / cardinality(v_locked)), t.max_leased - t.leased) AS n
         FROM tenant t WHERE t.tenant_id = ANY (v_locked) AND t.leased < t.max_leased
       ), pick AS MATERIALIZED (
-        SELECT r.tenant_id, k.task_id, row_number() OVER (ORDER BY k.round, r.turn, r.tenant_id) AS o
+        SELECT r.tenant_id, k.task_id, k.ms, row_number() OVER (ORDER BY k.round, r.turn, r.tenant_id) AS o
         FROM room r CROSS JOIN LATERAL (
-          SELECT q.task_id, row_number() OVER (ORDER BY q.priority DESC, q.ready_at, q.task_id) AS round
-          FROM unnest(p_workflow, p_version) c(w, v)
+          SELECT q.task_id, c.ms, row_number() OVER (ORDER BY q.priority DESC, q.ready_at, q.task_id) AS round
+          FROM unnest(p_workflow, p_version, p_lease_ms) c(w, v, ms)
           JOIN lane l ON l.tenant_id = r.tenant_id AND l.workflow = c.w AND l.version = c.v AND l.open
           CROSS JOIN LATERAL (
             SELECT s.task_id, s.priority, s.ready_at FROM task_state s
@@ -97,15 +97,15 @@ BEGIN
           ORDER BY round LIMIT r.n) k
         ORDER BY k.round, r.turn, r.tenant_id LIMIT p_limit
       ), fit AS MATERIALIZED (
-        SELECT p.tenant_id, p.task_id, p.o,
+        SELECT p.tenant_id, p.task_id, p.ms, p.o,
                sum(octet_length(t.client_capabilities) + octet_length(t.output_schema) + octet_length(t.baggage))
                  OVER (ORDER BY p.o) AS bytes
         FROM pick p JOIN task t ON t.tenant_id = p.tenant_id AND t.task_id = p.task_id
       ), taken AS (
         UPDATE task_state s SET
           state = 'LEASED', ready = false, worker_id = p_worker, token = s.token + 1, attempts = s.attempts + 1, lived = false,
-          expires_at = v_now + p_lease_ms * interval '1 ms', finish_token = NULL, finish_digest = NULL,
-          check_at = least(v_now + p_lease_ms * interval '1 ms', s.deadline_at, s.abandon_at),
+          expires_at = v_now + f.ms * interval '1 ms', lease_ms = f.ms, finish_token = NULL, finish_digest = NULL,
+          check_at = least(v_now + f.ms * interval '1 ms', s.deadline_at, s.abandon_at),
           lines = s.lines + 1, change = s.change + 1, changed_at = greatest(s.changed_at, v_now)
         FROM fit f WHERE f.bytes <= p_budget AND s.tenant_id = f.tenant_id AND s.task_id = f.task_id
         RETURNING f.o, s.tenant_id, s.task_id, s.workflow, s.version, s.token, s.lines - 1 AS line
@@ -131,7 +131,7 @@ BEGIN
          t.client_capabilities, t.output_schema, t.ttl_ms, t.poll_interval_ms, t.execution_deadline_ms, t.trace_parent, t.trace_state,
          t.baggage, t.media_type, CASE WHEN b.fits THEN t.input END, t.created_at, k.wake, k.step, k.signal_id, k.signal_name,
          k.signal_media_type, CASE WHEN b.fits THEN k.signal_data END, k.input_keys, CASE WHEN b.fits THEN k.input_responses END,
-         t.early_answers, b.fits
+         t.early_answers, b.fits, s.lease_ms
   FROM (
     SELECT u.*, sum(octet_length(x.client_capabilities) + octet_length(x.output_schema) + octet_length(x.baggage)) OVER ()
                 + sum(octet_length(x.input) + coalesce(y.bytes, 0)) OVER (ORDER BY u.o) <= p_budget AS fits
@@ -145,7 +145,8 @@ BEGIN
   ORDER BY b.o;
 END $$;
 
--- Extends leases, never shortening one. Takes no tenant's lock and touches no indexed column.
+-- Extends leases, never shortening one, by 0 as long as they were granted for. Takes no tenant's lock and touches no indexed
+-- column.
 CREATE FUNCTION tenure.heartbeat_tasks(
   p_tenant text[], p_task uuid[], p_worker text[], p_token bigint[], p_epoch bigint[], p_lease_ms bigint[]
 ) RETURNS TABLE (ordinal bigint, outcome text, expires_at timestamptz, cancel_requested boolean)
@@ -161,7 +162,8 @@ BEGIN
   WITH item AS (
     SELECT * FROM unnest(p_tenant, p_task, p_worker, p_token, p_epoch, p_lease_ms) WITH ORDINALITY u(t, id, w, k, e, ms, o)
   ), extended AS (
-    UPDATE task_state s SET expires_at = greatest(s.expires_at, v_now + i.ms * interval '1 ms'), lived = true
+    UPDATE task_state s SET lived = true,
+      expires_at = greatest(s.expires_at, v_now + coalesce(nullif(i.ms, 0), s.lease_ms) * interval '1 ms')
     FROM item i WHERE s.tenant_id = i.t AND s.task_id = i.id AND s.worker_id = i.w AND s.token = i.k AND i.e = v_epoch
       AND s.expires_at > v_now
     RETURNING i.o, s.expires_at, s.cancel_requested_at IS NOT NULL AS wished

@@ -1,6 +1,6 @@
 """What workers do: take work, keep it, save its steps, end it. Source: store contract, sections 5, 6, 7."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
@@ -34,14 +34,21 @@ class Leases(State):
 
     def lease_tasks(
         self, *, request_id: str, worker_id: str, workflows: Sequence[tuple[str, int]], limit: int, lease_ms: int,
-        tenant_ids: Sequence[str] = (), wait_ms: int = 0, served: Sequence[str] = (), forfeited: Sequence[str] = (),
-        left_out: Sequence[str] = (),
+        own_ms: int = 0, tenant_ids: Sequence[str] = (), wait_ms: int = 0, served: Sequence[str] = (),
+        forfeited: Sequence[str] = (), left_out: Sequence[str] = (),
     ) -> Answer:  # fmt: skip
-        """What is ready; when nothing is, what has fallen due by now. What does not fit into the answer is left out of it."""
+        """What is ready; when nothing is, what has fallen due by now. What does not fit into the answer is left out of it.
+        The first workflow's leases last for `own_ms`, where it says so."""
         check(is_text(request_id, 128) and is_name(worker_id) and 1 <= len(workflows) <= 500 and 1 <= limit <= 500)
         check(all(is_text(name, 256) and 1 <= version < 2**31 for name, version in workflows) and len(tenant_ids) <= 1_000)
-        check(1_000 <= lease_ms <= 900_000 and 0 <= wait_ms <= 60_000 and all(map(is_name, tenant_ids)))
-        arguments = (request_id, worker_id, workflows, limit, lease_ms * MS, tenant_ids, served)
+        check(
+            all(1_000 <= ms <= 900_000 for ms in (lease_ms, own_ms or lease_ms))
+            and 0 <= wait_ms <= 60_000
+            and all(map(is_name, tenant_ids))
+        )
+        lengths = dict.fromkeys(workflows, lease_ms) | {workflows[0]: own_ms or lease_ms}
+        check(workflows[0] not in workflows[1:] or lengths[workflows[0]] == lease_ms)
+        arguments = (request_id, worker_id, lengths, limit, tenant_ids, served)
         found = self._claim(*arguments)
         if not found:
             self._promote_due(forfeited)
@@ -59,11 +66,11 @@ class Leases(State):
         return lean(tasks=answers)
 
     def heartbeat_task(self, *, lease: Lease, lease_ms: int) -> Answer:
-        """Extends a lease and never shortens it. An expired one stays expired."""
-        check(1_000 <= lease_ms <= 900_000)
+        """Extends a lease, by 0 as long as it was granted for, and never shortens it. An expired one stays expired."""
+        check(lease_ms == 0 or 1_000 <= lease_ms <= 900_000)
         task = self._held(lease)
         task.lived = True
-        task.expires_at = max(task.expires_at or 0, self.now + lease_ms * MS)
+        task.expires_at = max(task.expires_at or 0, self.now + (lease_ms or task.lease_ms) * MS)
         self.touched.add(task.key)
         return lean(expires_at=task.expires_at, cancel_requested=task.wished)
 
@@ -173,19 +180,19 @@ class Leases(State):
         return {}
 
     def _claim(
-        self, request_id: str, worker_id: str, workflows: Sequence[tuple[str, int]], limit: int, lease_us: int,
+        self, request_id: str, worker_id: str, lengths: Mapping[tuple[str, int], int], limit: int,
         tenant_ids: Sequence[str], served: Sequence[str],
     ) -> list[Task]:  # fmt: skip
         if worker_id in self.claims and self.claims[worker_id][0] == request_id:
             held = [task for lease in self.claims[worker_id][1] if (task := self.holder(lease, any_epoch=True))]
             for task in held:
-                task.expires_at = max(task.expires_at or 0, self.now + lease_us)
+                task.expires_at = max(task.expires_at or 0, self.now + task.lease_ms * MS)
                 self.touched.add(task.key)
             return held
         ready = [
             task
             for task in self.tasks.values()
-            if task.ready and task.lane in workflows and not self.tenants[task.tenant_id].is_paused(task.lane)
+            if task.ready and task.lane in lengths and not self.tenants[task.tenant_id].is_paused(task.lane)
         ]
         turns = sorted(
             (self.tenants[name].turn, name)
@@ -199,7 +206,8 @@ class Leases(State):
             picks += [(n, turn, name, self.tasks[name, str(id_)]) for n, (_, _, id_) in enumerate(order[:share])]
         taken = [task for _, _, _, task in sorted(picks, key=lambda pick: pick[:3])[:limit]]
         for task in taken:
-            task.state, task.ready, task.worker_id, task.expires_at = "LEASED", False, worker_id, self.now + lease_us
+            task.state, task.ready, task.worker_id, task.lease_ms = "LEASED", False, worker_id, lengths[task.lane]
+            task.expires_at = self.now + task.lease_ms * MS
             task.token, task.attempts, task.lived, task.finished = task.token + 1, task.attempts + 1, False, None
             self._tell(task, "LEASED", worker_id)
         tenants = list(dict.fromkeys(task.tenant_id for task in taken))

@@ -201,6 +201,7 @@ class Task:
     worker_id: str = ""
     token: int = 0
     expires_at: int | None = None
+    lease_ms: int = 0
     lived: bool = False
     wished: bool = False
     cancel_at: int | None = None
@@ -318,7 +319,7 @@ class Task:
             lease=lease._asdict(), expires_at=self.expires_at, contract=self.contract, input=self.input,
             attempts=self.attempts, crashes=self.crashes, retries=self.retries, checkpoints=len(self.checkpoints),
             cancel_requested=self.wished, deadline_at=self.deadline_at, created_at=self.created_at,
-            wake=self.wake_shown(signals), early_answers=self.early_given,
+            wake=self.wake_shown(signals), early_answers=self.early_given, lease_ms=self.lease_ms,
         )  # fmt: skip
 
     @property

@@ -15,7 +15,7 @@ class Workers(Choices):
         self._say(draw, "lease_tasks", **self._claim(draw))
 
     def heartbeat(self, draw: Draw) -> None:
-        self._say(draw, "heartbeat_task", lease=self._any_lease(draw), lease_ms=draw(some.leases_ms))
+        self._say(draw, "heartbeat_task", lease=self._any_lease(draw), lease_ms=pick(draw, (0, draw(some.leases_ms))))
 
     def append(self, draw: Draw) -> None:
         self._say(draw, "append_checkpoint", **self._checkpoint(draw))

@@ -29,19 +29,23 @@ class WorkflowVersion(_message.Message):
 
     WORKFLOW_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    LEASE_MS_FIELD_NUMBER: _builtins.int
     workflow: _builtins.str
     """Its name."""
     version: _builtins.int
     """Its version."""
+    lease_ms: _builtins.int
+    """How long a lease of its tasks lasts without a heartbeat. 1,000 to 900,000; 0 means `lease_ms` of the call."""
     def __init__(
         self,
         *,
         workflow: _builtins.str = ...,
         version: _builtins.int = ...,
+        lease_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["version", b"version", "workflow", b"workflow"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease_ms", b"lease_ms", "version", b"version", "workflow", b"workflow"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -69,12 +73,12 @@ class LeaseTasksRequest(_message.Message):
     limit: _builtins.int
     """At most so many. 1 to 500."""
     lease_ms: _builtins.int
-    """How long each lease lasts without a heartbeat. 1,000 to 900,000."""
+    """How long each lease lasts without a heartbeat, where its workflow does not say. 1,000 to 900,000."""
     wait_ms: _builtins.int
     """How long to wait when nothing is ready. 0 to 60,000; 0 answers at once."""
     @_builtins.property
     def workflows(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkflowVersion]:
-        """What it can run. 1 to 500. Nothing else is ever taken."""
+        """What it can run. 1 to 500. Nothing else is ever taken. What is named twice is named alike."""
 
     @_builtins.property
     def tenant_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -119,6 +123,7 @@ class LeasedTask(_message.Message):
     CREATED_AT_FIELD_NUMBER: _builtins.int
     WAKE_FIELD_NUMBER: _builtins.int
     EARLY_ANSWERS_FIELD_NUMBER: _builtins.int
+    LEASE_MS_FIELD_NUMBER: _builtins.int
     input_left_out: _builtins.bool
     """Whether the input and what came with the wake did not fit into the answer (4 MiB for all). Read them by LoadInput."""
     attempts: _builtins.int
@@ -133,6 +138,8 @@ class LeasedTask(_message.Message):
     """Whether the task's end is wished for already."""
     early_answers: _builtins.int
     """How many answers were given at the task's creation. When not 0, see LoadEarlyAnswers."""
+    lease_ms: _builtins.int
+    """How long the lease lasts without a heartbeat."""
     @_builtins.property
     def lease(self) -> _types_pb2.Lease:
         """To be presented with each write."""
@@ -182,10 +189,11 @@ class LeasedTask(_message.Message):
         created_at: _timestamp_pb2.Timestamp | None = ...,
         wake: Global___Wake | None = ...,
         early_answers: _builtins.int = ...,
+        lease_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["contract", b"contract", "created_at", b"created_at", "deadline_at", b"deadline_at", "expires_at", b"expires_at", "input", b"input", "lease", b"lease", "wake", b"wake"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "cancel_requested", b"cancel_requested", "checkpoints", b"checkpoints", "contract", b"contract", "crashes", b"crashes", "created_at", b"created_at", "deadline_at", b"deadline_at", "early_answers", b"early_answers", "expires_at", b"expires_at", "input", b"input", "input_left_out", b"input_left_out", "lease", b"lease", "retries", b"retries", "wake", b"wake"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "cancel_requested", b"cancel_requested", "checkpoints", b"checkpoints", "contract", b"contract", "crashes", b"crashes", "created_at", b"created_at", "deadline_at", b"deadline_at", "early_answers", b"early_answers", "expires_at", b"expires_at", "input", b"input", "input_left_out", b"input_left_out", "lease", b"lease", "lease_ms", b"lease_ms", "retries", b"retries", "wake", b"wake"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -351,7 +359,7 @@ class HeartbeatTaskRequest(_message.Message):
     LEASE_FIELD_NUMBER: _builtins.int
     LEASE_MS_FIELD_NUMBER: _builtins.int
     lease_ms: _builtins.int
-    """It shall last at least so long from now. 1,000 to 900,000."""
+    """It shall last at least so long from now. 1,000 to 900,000; 0 means as long as it was granted for."""
     @_builtins.property
     def lease(self) -> _types_pb2.Lease:
         """The lease."""
