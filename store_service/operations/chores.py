@@ -1,4 +1,4 @@
-"""What time does to tasks. Any claim may call it; loops call it once a second."""
+"""What time does to tasks. Any claim may call it; loops call it twice a second."""
 
 import asyncio
 import time
@@ -15,7 +15,7 @@ from store_service.operations.budget_figures import METER_SECONDS, BudgetFigures
 from store_service.operations.explanations import RECORD_SECONDS, Registrations
 
 PROMOTE_BATCH: Final = 500
-PROMOTE_SECONDS: Final = 1.0
+PROMOTE_SECONDS: Final = 0.5
 PING_SECONDS: Final = 1.0
 ANSWER_SECONDS: Final = 4.0
 TIDY_SECONDS: Final = 60.0

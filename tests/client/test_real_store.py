@@ -24,9 +24,11 @@ from store_service.client import (
 from store_service.config import Config
 from store_service.server import Store
 from tests.client.fake_store import outcomes
+from tests.client.stubborn_worker import LEASE_SECONDS, LONG_LEASE_SECONDS, process
 from tests.conftest import Clock, Stubs
 from tests.examples.trip_saga.test_trip_saga import Agency
 from tests.examples.trip_saga.trip import Trips
+from tests.store.builders import claim
 
 TENANT = "acme"
 OWNER = types_pb2.Owner(issuer="test", subject="ann")
@@ -36,9 +38,9 @@ WAITING, COMPLETED, CANCELLED = types_pb2.TASK_STATE_WAITING, types_pb2.TASK_STA
 FAILED = types_pb2.TASK_STATE_FAILED
 
 
-async def create(client: TaskStore, workflow: str, data: bytes = b"{}") -> str:
+async def create(client: TaskStore, workflow: str, data: bytes = b"{}", **fields: Any) -> str:
     contract = types_pb2.TaskContract(
-        tool=workflow, workflow=workflow, workflow_version=1, owner=OWNER, client_capabilities=ALL
+        tool=workflow, workflow=workflow, workflow_version=1, owner=OWNER, client_capabilities=ALL, **fields
     )
     request = tasks_pb2.CreateTaskRequest(
         tenant_id=TENANT, request_id=uuid.uuid4().hex, contract=contract, input=types_pb2.Payload(data=data)
@@ -209,3 +211,46 @@ async def test_a_cancel_is_heard_within_a_second_and_ends_a_wait_at_once(store: 
             await until(client, task_id, CANCELLED)
     assert heard[0] - asked < 1
     assert outcomes(worker) == {"suspended": 1, "cancelled": 1}
+
+
+async def test_a_worker_is_told_at_once_that_the_execution_deadline_ended_its_task(
+    store: Stubs, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("store_service.client.heartbeats._MOST_INTERVAL_SECONDS", 300.0)
+    begun, stopped = asyncio.Event(), asyncio.Event()
+
+    async def running(ctx: Context, args: dict[str, Any]) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+
+    worker = Worker(store.address, lease_seconds=900)
+    worker.workflow("running")(running)
+    async with TaskStore.connect(store.address) as client, worker:
+        task_id = await create(client, "running", execution_deadline_ms=600_000)
+        await asyncio.wait_for(begun.wait(), 20)
+        await clock.advance(seconds=600)
+        await asyncio.wait_for(stopped.wait(), 20)  # the next heartbeat is minutes away
+        failed = await until(client, task_id, FAILED)
+    assert failed.error.reason == types_pb2.FAILURE_REASON_EXECUTION_DEADLINE
+    assert outcomes(worker) == {"lease_lost": 1}
+
+
+async def test_the_tasks_of_a_killed_worker_are_taken_over_each_by_the_length_of_its_own_lease(
+    store: Stubs, clock: Clock
+) -> None:
+    async with TaskStore.connect(store.address) as client:
+        short, long = await create(client, "sync"), await create(client, "async")
+        with process(store.address):
+            for task_id in (short, long):
+                await until(client, task_id, types_pb2.TASK_STATE_LEASED)
+        request = claim(workflow="sync", worker_id="w2")
+        request.workflows.add(workflow="async", version=1)
+        await clock.advance(seconds=LEASE_SECONDS)
+        request.request_id = "after the short one"
+        assert [task.lease.task_id for task in (await store.leases.LeaseTasks(request)).tasks] == [short]
+        await clock.advance(seconds=LONG_LEASE_SECONDS)
+        request.request_id, request.worker_id = "after the long one", "w3"
+        assert long in [task.lease.task_id for task in (await store.leases.LeaseTasks(request)).tasks]
