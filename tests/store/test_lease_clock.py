@@ -80,6 +80,21 @@ async def test_a_claim_that_waited_for_its_tenant_grants_a_full_lease(
     assert timedelta(seconds=25) < left <= timedelta(seconds=30)
 
 
+@pytest.mark.parametrize("workflows", [["report"], ["other", "report"]])
+async def test_a_claim_waits_for_a_task_that_is_held_without_its_tenant(
+    store: Stubs, database: asyncpg.Connection, dsn: str, workflows: list[str]
+) -> None:
+    """An attachment and a late heartbeat hold a task's row for a moment, and tell nobody when they let go."""
+    task = await create(store)
+    request = claim(workflow=workflows[0])
+    for workflow in workflows[1:]:
+        request.workflows.add(workflow=workflow, version=1)
+    async with holding(dsn, LOCK_TASK, task.task_id):
+        waiting = asyncio.ensure_future(store.leases.LeaseTasks(request))
+        await blocked(database)
+    assert [one.lease.task_id for one in (await waiting).tasks] == [task.task_id]
+
+
 async def test_a_heartbeat_extends_and_never_shortens(store: Stubs, clock: Clock) -> None:
     leased = await create_and_lease(store)
     longer = await store.leases.HeartbeatTask(heartbeat(leased.lease, lease_ms=600_000))

@@ -65,6 +65,15 @@ BEGIN
       IF v_cand IS NULL THEN RETURN; END IF;
       IF v_wait THEN
         PERFORM 1 FROM tenant t WHERE t.tenant_id = v_cand[1] FOR NO KEY UPDATE;
+        -- And for its first task: whoever holds that without its tenant, as an attachment or the heartbeat of a lease that is
+        -- over, tells nobody when it lets go. For one alone: to wait while others are held would be against the lock order.
+        PERFORM 1 FROM unnest(p_workflow, p_version) c(w, v)
+          JOIN lane l ON l.tenant_id = v_cand[1] AND l.workflow = c.w AND l.version = c.v AND l.open
+          CROSS JOIN LATERAL (
+            SELECT s.task_id FROM task_state s
+            WHERE s.tenant_id = l.tenant_id AND s.workflow = l.workflow AND s.version = l.version AND s.ready
+            ORDER BY s.priority DESC, s.ready_at, s.task_id LIMIT 1 FOR NO KEY UPDATE) q
+          LIMIT 1;
         v_wait := false;
         CONTINUE;    -- the candidates may be others by now; this one stays locked
       END IF;
