@@ -94,6 +94,7 @@ MUTANTS: Final = {
     "a limit that lets one more in": Mutant("create_tasks", "i.nth > i.room", "i.nth > i.room + 1"),
     "a rate that is not looked at": Mutant("create_tasks", "WHEN i.nth > i.rate THEN", "WHEN false THEN"),
     "a fork with all checkpoints": Mutant("fork_task", " AND c.revision < p_checkpoints", ""),
+    "a fork that no rate holds back": Mutant("fork_task", "RETURNING c.room < 1", "RETURNING false"),
     "a repeated fork that tells anyone": Mutant("fork_task", "WHEN v_owned THEN", "WHEN v_owned IS NOT NULL THEN"),
     # Waits.
     "a signal consumed and nobody woken": Mutant("publish_signal", "IF v_state = 'CONSUMED' THEN", "IF false THEN"),

@@ -37,6 +37,21 @@ async def test_creations_over_the_rate_are_refused_until_time_has_passed(store: 
     assert [item.WhichOneof("outcome") for item in items] == ["created"] * 3 + ["refused"] * 2
 
 
+async def test_a_fork_is_a_creation_and_a_refused_one_is_none(store: Stubs, clock: Clock) -> None:
+    task = await create(store)
+    await set_policy(store, max_creates_per_second=1)
+    one, two = (
+        tasks_pb2.ForkTaskRequest(tenant_id=TENANT, request_id=name, source_task_id=task.task_id) for name in ("one", "two")
+    )
+    await store.tasks.ForkTask(one)
+    assert (await refusal_of(store.tasks.ForkTask(two))).reason == "CREATE_RATE"
+    assert (await refusal_of(store.tasks.CreateTask(new_task()))).reason == "CREATE_RATE"
+    assert (await store.tasks.ForkTask(one)).replayed
+    await clock.advance(seconds=60)
+    assert not (await store.tasks.ForkTask(two)).replayed
+    assert (await refusal_of(store.tasks.CreateTask(new_task()))).reason == "CREATE_RATE"
+
+
 async def test_a_tenant_without_a_rate_creates_as_many_as_come(store: Stubs) -> None:
     items = (await store.tasks.CreateTasks(tasks_pb2.CreateTasksRequest(items=[new_task() for _ in range(200)]))).items
     assert all(item.HasField("created") for item in items)

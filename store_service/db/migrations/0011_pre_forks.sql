@@ -1,13 +1,13 @@
 -- Forks: tasks that start where others were.
 
 -- Creates a task that starts with the first checkpoints of another: CREATED, REPLAYED, REQUEST_ID_CONFLICT, NOT_FOUND,
--- CHECKPOINT_NOT_FOUND or OUTSTANDING_LIMIT.
+-- CHECKPOINT_NOT_FOUND, OUTSTANDING_LIMIT or CREATE_RATE.
 CREATE FUNCTION tenure.fork_task(
   p_tenant text, p_source uuid, p_checkpoints int, p_issuer text, p_subject text, p_task uuid, p_request text, p_digest bytea
 ) RETURNS TABLE (outcome text, task_id uuid, opened text[])
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
-DECLARE v_now timestamptz; v_known uuid; v_same boolean; v_owned boolean; v_has int; v_room boolean; v_deltas delta[];
+DECLARE v_now timestamptz; v_known uuid; v_same boolean; v_owned boolean; v_has int; v_room boolean; v_too_many boolean; v_deltas delta[];
 BEGIN
   SELECT t.outstanding < t.max_outstanding INTO v_room FROM tenant t WHERE t.tenant_id = p_tenant FOR NO KEY UPDATE;
   PERFORM 1 FROM task_state WHERE tenant_id = p_tenant AND task_id = p_source FOR NO KEY UPDATE;
@@ -25,6 +25,16 @@ BEGIN
   IF v_has IS NULL OR v_has < p_checkpoints OR NOT v_room THEN
     RETURN QUERY SELECT CASE WHEN v_has IS NULL THEN 'NOT_FOUND' WHEN v_has < p_checkpoints THEN 'CHECKPOINT_NOT_FOUND'
                              ELSE 'OUTSTANDING_LIMIT' END, NULL::uuid, '{}'::text[];
+    RETURN;
+  END IF;
+  UPDATE tenant l SET creates_at = v_now, creates_left = c.room - (c.room >= 1)::int
+  FROM (SELECT least(t.max_creates_per_second, t.creates_left + t.max_creates_per_second * extract(epoch FROM
+                 greatest(interval '0', least(v_now - t.creates_at, interval '1 s')))) AS room
+        FROM tenant t WHERE t.tenant_id = p_tenant) c
+  WHERE l.tenant_id = p_tenant AND l.max_creates_per_second > 0
+  RETURNING c.room < 1 INTO v_too_many;
+  IF v_too_many THEN
+    RETURN QUERY SELECT 'CREATE_RATE', NULL::uuid, '{}'::text[];
     RETURN;
   END IF;
   INSERT INTO task (tenant_id, task_id, request_id, request_digest, tool, workflow, version, issuer, subject, client_capabilities,

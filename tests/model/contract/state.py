@@ -26,6 +26,7 @@ class State:
         self.claims: dict[str, tuple[str, list[Lease]]] = {}
         self.budgets: dict[str, Budget] = {}
         self.pages: dict[str, tuple[int, int]] = {}
+        self.signal_pages: dict[str, tuple[int, str]] = {}
         self.touched: set[tuple[str, str]] = set()  # what may look different now
         self.turn = 0
 
@@ -79,8 +80,13 @@ class State:
 
     def _admit(self, tenant_id: str) -> None:
         live = sum(task.state not in TERMINAL for task in self.tasks_of(tenant_id))
-        if live >= self.tenants[tenant_id].max_outstanding:
+        tenant = self.tenants[tenant_id]
+        if live >= tenant.max_outstanding:
             raise Refused("OUTSTANDING_LIMIT")
+        tenant.refill(self.now)
+        if tenant.max_creates_per_second and tenant.creates_left < 1:
+            raise Refused("CREATE_RATE")
+        tenant.creates_left -= bool(tenant.max_creates_per_second)
 
     def _add(self, task: Task, *, detail: str = "") -> Answer:
         check_choice(is_id(task.task_id) and all(task.task_id != known for _, known in self.tasks))

@@ -67,9 +67,6 @@ class Tasks(State):
         if len(data) > tenant.max_input_bytes:
             raise Refused("INPUT_TOO_LARGE")
         self._admit(tenant_id)
-        if tenant.max_creates_per_second and tenant.creates_left < 1:
-            raise Refused("CREATE_RATE")
-        tenant.creates_left -= bool(tenant.max_creates_per_second)
         task = Task(
             tenant_id, chosen, request_id, reference, content, contract, priority, payload(media_type, data), self.now,
             self.now, self.now, self._in(deadline_ms), self._in(abandon_ms), early=dict(early),

@@ -200,6 +200,14 @@ async def _(scene: Scene) -> Message:
     return fork((await create(scene.store)).task_id, request_id="once")
 
 
+@case("ForkTask", "CREATE_RATE")
+async def _(scene: Scene) -> Message:
+    task = await create(scene.store)
+    await _set_policy(scene, max_creates_per_second=1)
+    await create(scene.store)
+    return fork(task.task_id)
+
+
 @case("ForkTask", "OUTSTANDING_LIMIT")
 async def _(scene: Scene) -> Message:
     await set_policy(scene.store, outstanding=1, leased=1)

@@ -274,7 +274,7 @@ class TaskServiceServicer:
     def ForkTask(self, request, context):
         """Creates a task that starts with the first checkpoints of another. Idempotent by `request_id`. The source may have
         ended and is not touched. Refused with TASK_NOT_FOUND, CHECKPOINT_NOT_FOUND, REQUEST_ID_CONFLICT,
-        OUTSTANDING_LIMIT.
+        OUTSTANDING_LIMIT, CREATE_RATE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

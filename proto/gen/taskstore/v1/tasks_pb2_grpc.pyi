@@ -98,7 +98,7 @@ class TaskServiceStub:
     ForkTask: _grpc.UnaryUnaryMultiCallable[_tasks_pb2.ForkTaskRequest, _tasks_pb2.ForkTaskResponse]
     """Creates a task that starts with the first checkpoints of another. Idempotent by `request_id`. The source may have
     ended and is not touched. Refused with TASK_NOT_FOUND, CHECKPOINT_NOT_FOUND, REQUEST_ID_CONFLICT,
-    OUTSTANDING_LIMIT.
+    OUTSTANDING_LIMIT, CREATE_RATE.
     """
 
 @_typing.type_check_only
@@ -171,7 +171,7 @@ class TaskServiceAsyncStub(TaskServiceStub):
     ForkTask: _aio.UnaryUnaryMultiCallable[_tasks_pb2.ForkTaskRequest, _tasks_pb2.ForkTaskResponse]  # type: ignore[assignment]
     """Creates a task that starts with the first checkpoints of another. Idempotent by `request_id`. The source may have
     ended and is not touched. Refused with TASK_NOT_FOUND, CHECKPOINT_NOT_FOUND, REQUEST_ID_CONFLICT,
-    OUTSTANDING_LIMIT.
+    OUTSTANDING_LIMIT, CREATE_RATE.
     """
 
 class TaskServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -349,7 +349,7 @@ class TaskServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_tasks_pb2.ForkTaskResponse, _abc.Awaitable[_tasks_pb2.ForkTaskResponse]]:
         """Creates a task that starts with the first checkpoints of another. Idempotent by `request_id`. The source may have
         ended and is not touched. Refused with TASK_NOT_FOUND, CHECKPOINT_NOT_FOUND, REQUEST_ID_CONFLICT,
-        OUTSTANDING_LIMIT.
+        OUTSTANDING_LIMIT, CREATE_RATE.
         """
 
 def add_TaskServiceServicer_to_server(servicer: TaskServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

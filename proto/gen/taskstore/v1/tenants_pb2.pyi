@@ -73,7 +73,7 @@ class TenantPolicy(_message.Message):
     configured has.
     """
     max_creates_per_second: _builtins.int
-    """How many tasks may be created in a second, and at once. 0 means as many as come, which is also what a tenant never
+    """How many tasks may be created in a second, by forks too, and at once. 0 means as many as come, which is also what a tenant never
     configured has.
     """
     def __init__(
