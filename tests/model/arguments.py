@@ -132,6 +132,9 @@ INVALID: Final[dict[str, dict[str, list[Any]]]] = {
         "tenant_id": _NAME, "states": [(0,), (7,), ("QUEUED", -1)], "workflow": ["\0", "w" * 257],
         "created_from": [TIMES[-1] + 1], "created_before": [TIMES[0] - 1], "page_token": ["x", "1.2"],
     },
+    "list_signals": _LONG_PAGE | {
+        "tenant_id": _NAME, "states": [(0,), (4,), ("PENDING", -1)], "task_id": ["x"], "page_token": ["x", "x.a", "1."],
+    },
     "list_task_history": _TASK | _PAGE | {"from_line": [-1]},
     "list_checkpoints": _TASK | _PAGE | {"from_revision": [-1]},
     "answer_inputs": _OWNED | {

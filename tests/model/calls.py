@@ -84,6 +84,11 @@ def list_tasks(
     )  # fmt: skip
 
 
+def list_signals(*, states: Sequence[str | int] = (), **fields: Any) -> tasks_pb2.ListSignalsRequest:
+    numbers: list[Any] = [one if isinstance(one, int) else tasks_pb2.SignalState.Value(f"SIGNAL_STATE_{one}") for one in states]
+    return tasks_pb2.ListSignalsRequest(states=numbers, **fields)
+
+
 def list_task_history(**fields: Any) -> tasks_pb2.ListTaskHistoryRequest:
     return tasks_pb2.ListTaskHistoryRequest(**fields)
 

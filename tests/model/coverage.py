@@ -29,6 +29,7 @@ KINDS: Final = {
     "fail_task": ("OK", "OK retry_at"),
     "suspend_task": ("OK", "OK keys"),
     "list_tasks": ("OK", "OK tasks", "OK tasks next_page_token"),
+    "list_signals": ("OK", "OK signals", "OK signals next_page_token"),
     "reserve_budget": ("OK", "OK adopted"),
     "claim_cleanup": ("OK", "OK lease"),
     "remove_tasks": ("OK", "OK tombstones"),

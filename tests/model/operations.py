@@ -41,7 +41,6 @@ BATCHES: Final = {
 LEFT_OUT: Final = {
     "explain_task": "says in words what rows say that others show: tests/store/test_explanations.py",
     "list_registrations": "remembers who asked for work, which decides nothing: tests/store/test_explanations.py",
-    "list_signals": "a list of what get_signal shows: tests/store/test_waits.py",
 }
 """Operations that no rule says, each with the reason."""
 CODES: Final = {reason: code.name for reason, code in codes().items()}

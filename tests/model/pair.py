@@ -167,7 +167,15 @@ class Pair:
         for tenant_id, signal_id in list(self.model.signals)[-2:]:
             self._read("get_signal", tenant_id=tenant_id, signal_id=signal_id)
         for tenant_id in some.TENANTS:
-            for name in ("get_tenant", "list_tasks", "list_holds", "list_purges", "get_retention", "get_budget"):
+            for name in (
+                "get_tenant",
+                "list_tasks",
+                "list_signals",
+                "list_holds",
+                "list_purges",
+                "get_retention",
+                "get_budget",
+            ):
                 self._read(name, tenant_id=tenant_id)
             self._read("list_tombstones", tenant_id=tenant_id, with_history=True)
             facts = self._read("list_budget_facts", tenant_id=tenant_id, page_size=1_000).get("facts", [])
@@ -211,7 +219,7 @@ class Pair:
                 choices["chosen"] = answer["task"]["task_id"]
             case "redrive_tasks":
                 choices["forgotten"] = code == "OK" and not answer.get("replayed", False)
-            case "list_tasks" if code == "OK":
+            case "list_tasks" | "list_signals" if code == "OK":
                 choices["chosen"] = answer.get("next_page_token", "")
             case "compact_signals" if code == "OK" and "compacted" in answer:
                 choices["left"] = self.real.signals(fields["tenant_id"])
@@ -253,7 +261,7 @@ def _outcome(code: str, answer: Any) -> str:
     told += sorted({*answer.get("outcomes", ()), *(one["outcome"] for one in answer.get("items", ()) if "outcome" in one)})
     told += [
         name
-        for name in ("replayed", "adopted", "lease", "tombstones", "retry_at", "tasks", "keys", "next_page_token")
+        for name in ("replayed", "adopted", "lease", "tombstones", "retry_at", "tasks", "signals", "keys", "next_page_token")
         if name in answer
     ]
     return " ".join(["OK", *told])

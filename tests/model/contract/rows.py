@@ -10,6 +10,7 @@ from tests.model.contract.checks import DAY_MS, MIB, MS, Answer, Owner, is_id, i
 from tests.model.contract.ledger import Reservation
 
 TERMINAL: Final = frozenset({"COMPLETED", "FAILED", "CANCELLED"})
+SIGNAL_STATES: Final = ("PENDING", "CONSUMED", "DEAD_LETTER")
 
 
 class Lease(NamedTuple):
@@ -171,6 +172,10 @@ class Signal:
     payload: Answer
     accepted_at: int
     state: str
+
+    def shown(self) -> Answer:
+        """What its readers are told."""
+        return {"task_id": self.task_id, "name": self.name, "state": self.state, "accepted_at": self.accepted_at}
 
 
 Signals = Mapping[tuple[str, str], Signal]

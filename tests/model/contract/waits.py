@@ -12,14 +12,17 @@ from tests.model.contract.checks import (
     Owner,
     Refused,
     check,
+    check_choice,
+    is_id,
     is_name,
     is_owner,
     is_payload,
     is_text,
     lean,
+    page,
     payload,
 )  # fmt: skip # isort: skip
-from tests.model.contract.rows import TERMINAL, Lease, Signal, Wait
+from tests.model.contract.rows import SIGNAL_STATES, TERMINAL, Lease, Signal, Wait
 from tests.model.contract.state import State
 from tests.model.contract.tasks import are_answers
 
@@ -118,7 +121,26 @@ class Waits(State):
         signal = self.signals.get((tenant_id, signal_id))
         if signal is None:
             raise Refused("SIGNAL_NOT_FOUND")
-        return {"task_id": signal.task_id, "name": signal.name, "state": signal.state, "accepted_at": signal.accepted_at}
+        return signal.shown()
+
+    def list_signals(
+        self, *, tenant_id: str, states: Sequence[str | int] = (), task_id: str = "", page_size: int = 0,
+        page_token: str = "", chosen: str = "",
+    ) -> Answer:  # fmt: skip
+        """A tenant's signals, newest first. What a token says is the store's own; a full page has one."""
+        check(is_name(tenant_id) and all(state in SIGNAL_STATES for state in states) and 0 <= page_size <= 1_000)
+        check((not task_id or is_id(task_id)) and (not page_token or page_token in self.signal_pages))
+        found = [
+            (one.accepted_at, signal_id, one)
+            for (its_tenant, signal_id), one in self.signals.items()
+            if its_tenant == tenant_id and (not states or one.state in states) and task_id in ("", one.task_id)
+            and (not page_token or (one.accepted_at, signal_id) < self.signal_pages[page_token])
+        ]  # fmt: skip
+        shown = page(sorted(found, reverse=True), page_size)
+        check_choice(bool(chosen) == (len(shown) == (page_size or 100)))
+        if chosen:
+            self.signal_pages[chosen] = shown[-1][:2]
+        return lean(signals=[one.shown() | {"signal_id": signal_id} for _, signal_id, one in shown], next_page_token=chosen)
 
     def compact_signals(self, *, tenant_id: str, older_than_ms: int, limit: int = 0, left: Sequence[str] = ()) -> Answer:
         """Signals that are over are forgotten, oldest first, but for one that woke a task that lives or may again."""

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from tests.model import arguments as some
 from tests.model.choices import Choices, Draw, Fields, pick
+from tests.model.contract.rows import SIGNAL_STATES
 
 
 class Callers(Choices):
@@ -123,9 +124,15 @@ class Callers(Choices):
             "tenant_id": draw(some.tenants), "states": tuple(sorted(states)), "workflow": pick(draw, ["", "report"]),
             "created_from": draw(times), "created_before": draw(times), "page_size": draw(some.page_sizes),
         }  # fmt: skip
-        fields = self._perhaps_spoil(draw, "list_tasks", fields)
+        name = pick(draw, ("list_tasks", "list_signals"))
+        if name == "list_signals":
+            of = pick(draw, (*(one.task_id for one in list(self.model.signals.values())[-3:]), "", "", some.UNKNOWN))
+            states = draw(st.sets(st.sampled_from(SIGNAL_STATES), max_size=2))
+            size = draw(some.page_sizes)
+            fields = {"tenant_id": draw(some.tenants), "states": tuple(sorted(states)), "task_id": of, "page_size": size}
+        fields = self._perhaps_spoil(draw, name, fields)
         for _ in range(draw(st.integers(1, 3))):
-            answer = self.pair.say("list_tasks", **fields)
+            answer = self.pair.say(name, **fields)
             if not isinstance(answer, dict) or "next_page_token" not in answer:
                 break
             fields |= {"page_token": answer["next_page_token"]}
