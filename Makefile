@@ -9,6 +9,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 UV_VERSION := 0.13.9
+# As many files of tests run at a time: most of them wait most of their time.
+SIDE_BY_SIDE ?= 3
 export UV_PYTHON_DOWNLOADS := never
 export UV_PROJECT_ENVIRONMENT := $(VENV)
 # Whatever is downloaded stays in this folder.
@@ -46,16 +48,16 @@ up: install ## keep Postgres, store, bridge and a worker running (PORT=8080, ROU
 	@$(BIN)/python -m tests.examples.up
 
 .PHONY: test
-test: install ## run the tests (ARGS='-k name')
-	@$(BIN)/pytest $(ARGS)
+test: install ## run the tests, three files at a time (ARGS='-k name', SIDE_BY_SIDE=0)
+	@$(BIN)/pytest -n $(SIDE_BY_SIDE) --dist loadfile $(ARGS)
 
 .PHONY: model
 model: install ## hold the store against a pure model of its contract (MODEL_EXAMPLES=2000 MODEL_STEPS=60 MODEL_SEED=any)
 	@MODEL_EXAMPLES=$${MODEL_EXAMPLES:-2000} $(BIN)/pytest tests/model $(ARGS)
 
 .PHONY: model-ci
-model-ci: install ## the same as long as a change may wait: 400 examples of 60 steps, the same ones each time
-	@MODEL_EXAMPLES=400 MODEL_STEPS=60 MODEL_SEED=1 $(BIN)/pytest tests/model $(ARGS)
+model-ci: install ## the same as long as a change may wait: 400 examples of 60 steps, the same ones each time, two at a time
+	@MODEL_EXAMPLES=400 MODEL_STEPS=60 MODEL_SEED=1 MODEL_PARTS=4 $(BIN)/pytest -n 2 --dist worksteal tests/model $(ARGS)
 
 .PHONY: model-mutants
 model-mutants: install ## put known defects back, and see the model find each (ARGS='"a finish of another epoch"')

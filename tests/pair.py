@@ -4,6 +4,7 @@ The demo, `make up`, `make conformance` and the tests that kill processes all st
 """
 
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -212,7 +213,7 @@ class Pair:
 def free_ports(count: int) -> list[int]:
     """Ports of loopback that nobody listens on."""
     found: list[int] = []
-    start = os.getpid() * 37 % len(_PORTS)
+    start = secrets.randbelow(len(_PORTS))  # whoever runs beside us begins elsewhere
     for offset in range(len(_PORTS)):
         port = _PORTS[(start + offset) % len(_PORTS)]
         with socket.socket() as probe:

@@ -23,18 +23,23 @@ from tests.store.refusals.promised import pairs
 EXAMPLES: Final = int(os.environ.get("MODEL_EXAMPLES", "100"))
 STEPS: Final = int(os.environ.get("MODEL_STEPS", "60"))
 SEED: Final = int(os.environ.get("MODEL_SEED") or random.randrange(10**6))
+PARTS: Final = int(os.environ.get("MODEL_PARTS", "1"))
+"""In so many parts the examples are told, each with a seed of its own, so that processes can share them."""
 BLOB: Final = os.environ.get("MODEL_BLOB", "")
 SHRINK: Final = os.environ.get("MODEL_SHRINK") == "1"
 FULL: Final = 2_000 * 60
 """With so many steps every outcome of every operation shall be met."""
 
 
-def test_the_store_does_what_the_model_does(real: Real, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.timeout(3_600)
+@pytest.mark.parametrize("part", range(PARTS))
+def test_the_store_does_what_the_model_does(real: Real, capsys: pytest.CaptureFixture[str], part: int) -> None:
     seen: Seen = Counter()
+    examples, its_seed = EXAMPLES // PARTS, SEED + part
     with capsys.disabled():
-        print(f"\n{EXAMPLES} examples of {STEPS} steps, MODEL_SEED={SEED}", flush=True)
+        print(f"\n{examples} examples of {STEPS} steps, MODEL_SEED={its_seed}", flush=True)
     profile = settings(
-        max_examples=EXAMPLES,
+        max_examples=examples,
         stateful_step_count=STEPS,
         deadline=None,
         phases=[Phase.generate, Phase.shrink] if SHRINK else [Phase.generate],
@@ -43,14 +48,14 @@ def test_the_store_does_what_the_model_does(real: Real, capsys: pytest.CaptureFi
         report_multiple_bugs=False,
         suppress_health_check=list(HealthCheck),
     )
-    machine: Any = seed(SEED)(partial(StoreMachine, real, seen))
+    machine: Any = seed(its_seed)(partial(StoreMachine, real, seen))
     if BLOB:
         version, _, blob = BLOB.partition(":")
         machine = reproduce_failure(version, blob.encode())(machine)
     run_state_machine_as_test(machine, settings=profile)
     with capsys.disabled():
         print(table(seen))
-    assert EXAMPLES * STEPS < FULL or not missing(seen), f"never seen: {missing(seen)}"
+    assert examples * STEPS < FULL or not missing(seen), f"never seen: {missing(seen)}"
 
 
 def test_every_operation_is_said_or_has_a_reason_not_to_be() -> None:
