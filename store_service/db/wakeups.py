@@ -7,9 +7,10 @@ most one NOTIFY per 5 ms, since each one takes a lock that all commits share. Th
 
 import asyncio
 import contextlib
+import functools
 import hashlib
-from collections.abc import Iterable, Iterator
-from typing import Final
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from typing import Any, Final, ParamSpec, TypeVar
 
 import asyncpg
 import structlog
@@ -17,6 +18,9 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from store_service.db.followers import Follower, Followers
 from store_service.db.queries import Queries
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 CHANNEL: Final = "tenure_wakeup"
 _ALL: Final = "*"
@@ -26,6 +30,17 @@ _RECONNECT_SECONDS: Final = (0.1, 5.0)
 _PING_SECONDS: Final = 3.0
 _ANSWER_SECONDS: Final = 5.0
 _LOST: Final = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, TimeoutError)
+
+
+def tells(operation: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[Any, Any, R]]:
+    """An operation that writes and then tells of it. It runs to its end although its caller leaves, as its statement does:
+    otherwise what was written would be heard of by nobody."""
+
+    @functools.wraps(operation)
+    async def to_its_end(*args: P.args, **kwargs: P.kwargs) -> R:
+        return await asyncio.shield(operation(*args, **kwargs))
+
+    return to_its_end
 
 
 def lane_topic(lane: str) -> str:

@@ -3,7 +3,7 @@
 import hashlib
 
 from store_service.db.redrives import RedriveRows
-from store_service.db.wakeups import Wakeups
+from store_service.db.wakeups import Wakeups, tells
 from store_service.model.redrives import Redrive, Redriven, RedriveOutcome
 from store_service.model.refusals import Reason, Refusal
 
@@ -15,6 +15,7 @@ class Redrives:
         self._rows = rows
         self._wakeups = wakeups
 
+    @tells
     async def redrive_tasks(self, item: Redrive) -> Redriven:
         """Sends failed tasks back to work, or tells which it would."""
         row = await self._rows.redrive_tasks(item, hashlib.sha256(repr(item).encode()).digest())

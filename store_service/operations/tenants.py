@@ -1,7 +1,7 @@
 """What operators decide for tenants."""
 
 from store_service.db.tenants import TenantRows
-from store_service.db.wakeups import Wakeups
+from store_service.db.wakeups import Wakeups, tells
 from store_service.model.pauses import WorkScope
 from store_service.model.refusals import Reason, Refusal
 from store_service.model.tasks import Tenant, TenantPolicy
@@ -14,6 +14,7 @@ class Tenants:
         self._rows = rows
         self._wakeups = wakeups
 
+    @tells
     async def set_tenant_policy(self, tenant_id: str, policy: TenantPolicy) -> Tenant:
         """Sets a tenant's policy; wakes the workers that a wider one has work for."""
         opened = await self._rows.set_tenant_policy(tenant_id, policy)
@@ -27,6 +28,7 @@ class Tenants:
             raise Refusal(Reason(outcome))
         return await self.get_tenant(tenant_id)
 
+    @tells
     async def resume_work(self, tenant_id: str, scope: WorkScope) -> Tenant:
         """Takes one pause away; wakes the workers that there is work for again."""
         opened = await self._rows.resume_work(tenant_id, scope)

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 from store_service.db.batch import Batcher, BatchMetrics
 from store_service.db.waits import WaitRows
-from store_service.db.wakeups import Wakeups
+from store_service.db.wakeups import Wakeups, tells
 from store_service.model.leases import Suspend
 from store_service.model.refusals import Reason, Refusal
 from store_service.model.tasks import Answers, Created, Fork, NewSignal, TaskRead, TaskRef, TaskView
@@ -34,6 +34,7 @@ class Waits:
         """Suspends a leased task; returns the keys of its questions. What came before the wait ends it at once."""
         return await self._suspend.submit(item)
 
+    @tells
     async def answer_inputs(self, answers: Answers) -> list[bool]:
         """Answers open questions; tells of each answer whether it was accepted. The first answer wins."""
         rows = await self._rows.answer_inputs(answers)
@@ -43,6 +44,7 @@ class Waits:
         self._wakeups.wake_tasks([answers.ref.task_id])
         return [row["outcome"] == "ACCEPTED" for row in rows]
 
+    @tells
     async def publish_signal(self, signal: NewSignal) -> Published:
         """Sends a signal; a task that waits for it goes on with it. Safe to repeat by id and content."""
         row = await self._rows.publish_signal(signal, _signal_digest(signal))
@@ -71,6 +73,7 @@ class Waits:
         """Forgets signals that are over and old enough; never pending ones. Returns how many."""
         return await self._rows.compact_signals(tenant_id, older_than_ms, limit)
 
+    @tells
     async def fork_task(self, fork: Fork) -> Created:
         """Creates a task that starts with the first checkpoints of another, or finds the one that its request id created."""
         parts = f"fork {fork.source.task_id} {fork.checkpoints}".encode()

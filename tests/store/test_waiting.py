@@ -2,32 +2,39 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
 import asyncpg
 import pytest
-from taskstore.v1 import leases_pb2, tenants_pb2, types_pb2
+from taskstore.v1 import leases_pb2, tasks_pb2, tenants_pb2, types_pb2
 
 from store_service.db.arrays import numbers
 from store_service.db.queries import Queries
 from store_service.operations.leases import CLAIM_POLL_SECONDS
 from tests.conftest import Stubs
 from tests.store.builders import (
+    LOCK_TENANT,
     TENANT,
+    blocked,
     claim,
     complete,
     create,
     create_and_lease,
     fail,
     get,
+    holding,
+    question,
     release,
     retry_policy,
     set_policy,
     until,
 )
 
+Begin = Callable[[], Any]
+"""Makes one call of the API, which may be cancelled."""
 WELL_BEFORE_A_POLL = CLAIM_POLL_SECONDS - 1.5
 LISTENERS = "FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'tenure-wakeups'"
 WHO_LISTEN = f"{LISTENERS} AND state = 'idle' AND query <> ''"  # the first thing they say is LISTEN
@@ -232,3 +239,62 @@ async def test_a_redrive_wakes_a_claim(store: Stubs) -> None:
     call = await waiting_claim(store)
     await store.tenants.RedriveTasks(tenants_pb2.RedriveTasksRequest(tenant_id=TENANT, request_id="r", actor="ann"))
     assert [one.lease.task_id for one in (await in_time(call)).tasks] == [held.task_id]
+
+
+async def _answer(store: Stubs) -> Begin:
+    held = (await create_and_lease(store)).lease
+    asked = leases_pb2.NewInputWait(requests=[question("a")])
+    await store.leases.SuspendTask(leases_pb2.SuspendTaskRequest(lease=held, step="s", input=asked))
+    answers = [types_pb2.InputAnswer(key="a", response=types_pb2.Payload(data=b"1"))]
+    request = tasks_pb2.AnswerInputsRequest(tenant_id=TENANT, task_id=held.task_id, answers=answers)
+    return partial(store.tasks.AnswerInputs, request)
+
+
+async def _publish(store: Stubs) -> Begin:
+    held = (await create_and_lease(store)).lease
+    await store.leases.SuspendTask(
+        leases_pb2.SuspendTaskRequest(lease=held, step="s", signal=leases_pb2.NewSignalWait(name="go"))
+    )
+    request = tasks_pb2.PublishSignalRequest(
+        tenant_id=TENANT, task_id=held.task_id, signal_id="1", name="go", payload=types_pb2.Payload(data=b"1")
+    )
+    return partial(store.tasks.PublishSignal, request)
+
+
+async def _fork(store: Stubs) -> Begin:
+    source = (await create_and_lease(store)).lease.task_id
+    return partial(store.tasks.ForkTask, tasks_pb2.ForkTaskRequest(tenant_id=TENANT, request_id="f", source_task_id=source))
+
+
+async def _widen(store: Stubs) -> Begin:
+    await set_policy(store, leased=1)
+    await create_and_lease(store)
+    await create(store)
+    policy = tenants_pb2.TenantPolicy(max_outstanding=10, max_leased=2, retention_ms=86_400_000)
+    return partial(store.tenants.SetTenantPolicy, tenants_pb2.SetTenantPolicyRequest(tenant_id=TENANT, policy=policy))
+
+
+async def _resume(store: Stubs) -> Begin:
+    await create(store)
+    await store.tenants.PauseWork(tenants_pb2.PauseWorkRequest(tenant_id=TENANT, actor="ann"))
+    return partial(store.tenants.ResumeWork, tenants_pb2.ResumeWorkRequest(tenant_id=TENANT))
+
+
+async def _redrive(store: Stubs) -> Begin:
+    await store.leases.FailTask(fail((await create_and_lease(store)).lease))
+    return partial(store.tenants.RedriveTasks, tenants_pb2.RedriveTasksRequest(tenant_id=TENANT, request_id="r", actor="ann"))
+
+
+@pytest.mark.parametrize("prepare", [_answer, _publish, _fork, _widen, _resume, _redrive])
+async def test_who_asked_may_leave_and_those_who_wait_are_woken_all_the_same(
+    store: Stubs, database: asyncpg.Connection, dsn: str, prepare: Callable[[Stubs], Awaitable[Begin]]
+) -> None:
+    begin = await prepare(store)
+    call = await waiting_claim(store, worker_id="w2")
+    async with holding(dsn, LOCK_TENANT, TENANT):
+        asked = begin()
+        await blocked(database)
+        asked.cancel()
+        for _ in range(3):  # the store has heard of it when what was said later is answered
+            await store.leases.LeaseTasks(claim(workflow="nobody's"))
+    assert len((await in_time(call)).tasks) == 1
