@@ -164,9 +164,12 @@ class Leases:
 
     async def _claim(self, claim: Claim) -> list[LeasedTask]:
         """What there is: at once; else what others held a moment ago; else what has just fallen due."""
+        before = self._chores.promoted
         found = await self._rows.claim_tasks(claim, wait=False) or await self._rows.claim_tasks(claim, wait=True)
-        if not found and await self._chores.promote_due():
-            found = await self._rows.claim_tasks(claim, wait=True)
+        if not found:
+            await self._chores.promote_due()
+            if self._chores.promoted != before:  # by whomever, since this claim looked
+                found = await self._rows.claim_tasks(claim, wait=True)
         return found
 
     async def _heartbeat_batch(self, items: Sequence[Heartbeat]) -> list[Extended | Refusal]:

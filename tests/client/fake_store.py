@@ -27,7 +27,7 @@ from store_service.client.testing.tasks import MemoryTask
 Q = TypeVar("Q")
 A = TypeVar("A")
 
-WAIT_SECONDS = 15.0
+WAIT_SECONDS = 60.0
 LIMITS = [("grpc.max_receive_message_length", 6 * 2**20), ("grpc.max_send_message_length", 6 * 2**20)]
 FakeTask = MemoryTask
 

@@ -51,7 +51,7 @@ async def create(client: TaskStore, workflow: str, data: bytes = b"{}", **fields
 async def until(client: TaskStore, task_id: str, state: types_pb2.TaskState.ValueType, step: str = "") -> types_pb2.Task:
     """The task, once it is in this state; when it waits, in this step."""
     wanted = tasks_pb2.WatchedTask(tenant_id=TENANT, task_id=task_id, view=types_pb2.TASK_VIEW_OUTCOME)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         async for seen in client.watch_task(wanted):
             if seen.task.state == state and (not step or seen.task.wait.step == step):
                 return seen.task

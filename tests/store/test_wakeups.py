@@ -2,11 +2,17 @@
 
 import asyncio
 import contextlib
+from types import SimpleNamespace
+from typing import Any
 from uuid import uuid4
 
 from prometheus_client import CollectorRegistry
 
+from store_service.db.batch import BatchMetrics
 from store_service.db.wakeups import Waiter, Wakeups, lane_topic, task_topic
+from store_service.model.leases import Claim, WorkflowVersion
+from store_service.operations.chores import Chores
+from store_service.operations.leases import Leases
 
 LANE = "report/1"
 
@@ -88,3 +94,37 @@ async def test_a_hint_before_the_wait_ends_it_at_once() -> None:
         hints.wake_lanes([LANE])
         assert await waiter.wait(60)
         assert not await waiter.wait(-1)
+
+
+async def test_claims_find_what_the_chore_had_in_hand_while_they_looked() -> None:
+    let_go, begun = asyncio.Event(), asyncio.Event()
+    due: dict[str, Any] = {"task_id": uuid4(), "worker_id": None, "event": "READY", "opened": []}
+    looks: list[int] = []
+
+    async def promote_due(*_: object, **__: object) -> list[dict[str, Any]]:
+        looks.append(len(looks))
+        begun.set()
+        await let_go.wait()
+        return [due] if len(looks) == 1 else []  # a second one passes over what the first one holds
+
+    async def claim_tasks(*_: object, **__: object) -> list[Any]:
+        return [SimpleNamespace(lease=due)] if chores.promoted else []
+
+    registry = CollectorRegistry()
+    rows: Any = SimpleNamespace(promote_due=promote_due, claim_tasks=claim_tasks, hear=lambda _: None)
+    hints: Any = wakeups()
+    chores = Chores(rows, hints, rows, rows, cancel_grace_ms=1, max_crashes=1, registry=registry)
+    heard: Any = SimpleNamespace(waiting=hints.waiting, pass_on=hints.pass_on, wake_tasks=lambda _: None)
+    leases = Leases(rows, rows, chores, heard, BatchMetrics(registry), registrations=rows)
+    chore = asyncio.create_task(chores.promote_due())
+    await begun.wait()
+    wanted = Claim(
+        request_id="r", worker_id="w", workflows=(WorkflowVersion("report", 1, 1_000),), tenant_ids=(), limit=1, wait_ms=0
+    )
+    claims = [asyncio.create_task(leases.lease_tasks(wanted)) for _ in range(3)]
+    for _ in range(20):
+        await asyncio.sleep(0)  # they have looked, and wait for their turn
+    let_go.set()
+    assert await chore == 1
+    assert [len(found) for found in await asyncio.gather(*claims)] == [1, 1, 1]
+    assert len(looks) == 2, "those that come meanwhile share the next look"

@@ -46,8 +46,8 @@ async def main(dsn: str, count: int) -> None:
 
 def _claim(name: str) -> Claim:
     return Claim(
-        request_id=uuid4().hex, worker_id=name, workflows=(WorkflowVersion("direct", 1),), tenant_ids=(), limit=BATCH,
-        lease_ms=30_000, wait_ms=0,
+        request_id=uuid4().hex, worker_id=name, workflows=(WorkflowVersion("direct", 1, 30_000),), tenant_ids=(),
+        limit=BATCH, wait_ms=0,
     )  # fmt: skip
 
 
