@@ -62,7 +62,9 @@ MUTANTS: Final = {
     # Claims.
     "one length of a lease for all": Mutant("claim_tasks", "lease_ms = f.ms", "lease_ms = p_lease_ms[1]"),
     "a lease limit that is not looked at": Mutant("claim_tasks", "t.max_leased - t.leased) AS n", "10000) AS n"),
-    "a priority that is not looked at": Mutant("claim_tasks", "s.priority DESC, s.ready_at", "s.ready_at"),
+    "a priority that is not looked at": Mutant(
+        "claim_tasks", "s.priority DESC, s.ready_at, s.task_id LIMIT r.n", "s.ready_at, s.task_id LIMIT r.n"
+    ),
     "a tenant that is always first": Mutant("apply_deltas", "THEN nextval('turn') ELSE", "THEN 0 ELSE"),
     "a repeated claim that takes more": Mutant("claim_tasks", "AND c.request_id = p_request", "AND false"),
     "a token that is used again": Mutant("claim_tasks", "token = s.token + 1", "token = greatest(s.token, 1)"),

@@ -17,6 +17,7 @@ FAST: Final = (
 )
 
 
+@pytest.mark.timeout(3_600)
 @pytest.mark.parametrize("name", FAST)
 def test_the_machine_finds_a_defect(real: Real, name: str) -> None:
     assert find(real, MUTANTS[name]) is not None
