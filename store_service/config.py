@@ -5,6 +5,8 @@ from dataclasses import dataclass, fields
 from ipaddress import ip_address
 from typing import Any, Final
 
+from store_service.archive.opening import LOCKS, ArchiveSettings
+
 LOOPBACK: Final = frozenset({"localhost"})
 
 
@@ -70,6 +72,18 @@ class Config:
     """Into how many parts tenants are cut, each cleaned up by other stores. It only saves contention."""
     cleanup_shard: int = 0
     """Which part this store cleans up."""
+    archive: str = ""
+    """Where tombstones are archived: the path of a folder, or `s3://bucket/prefix`. Nowhere, if it is empty."""
+    archive_endpoint: str = ""
+    """The address of the object storage, where it is not AWS's."""
+    archive_region: str = "us-east-1"
+    """Its region."""
+    archive_lock: str = "COMPLIANCE"
+    """How objects are locked: COMPLIANCE, GOVERNANCE or NONE."""
+    archive_lock_days: int = 3_650
+    """For how long."""
+    archive_timeout_seconds: float = 30.0
+    """How long one request to it may take."""
     reflection: bool = False
     """Whether grpcurl and its like may read the API from the server."""
     allow_test_clock: bool = False
@@ -79,16 +93,19 @@ class Config:
     log_format: str = "json"
     """json or console."""
 
+    def archive_settings(self) -> ArchiveSettings | None:
+        """Where the archive is, if there is one."""
+        if not self.archive:
+            return None
+        return ArchiveSettings(
+            address=self.archive, endpoint=self.archive_endpoint, region=self.archive_region, lock=self.archive_lock,
+            lock_days=self.archive_lock_days, timeout_seconds=self.archive_timeout_seconds,
+        )  # fmt: skip
+
 
 def read_config(environment: Mapping[str, str]) -> Config:
     """Reads the settings. Raises ConfigError for one that is missing or wrong, and for names that no setting has."""
-    values: dict[str, Any] = {}
-    names = {_variable(field.name): field for field in fields(Config)}
-    for variable, text in environment.items():
-        if variable in names:
-            values[names[variable].name] = _read(variable, text, names[variable].type)
-        elif variable.startswith("TENURE_STORE_"):
-            raise ConfigError(f"{variable} is no setting of the store; its settings are {', '.join(sorted(names))}")
+    values = _values(environment)
     if not values.get("dsn"):
         raise ConfigError(
             "TENURE_STORE_DSN is not set; it says where Postgres is, as postgresql://user:password@host:port/database"
@@ -98,8 +115,29 @@ def read_config(environment: Mapping[str, str]) -> Config:
     return config
 
 
+def read_archive(environment: Mapping[str, str], address: str | None = None) -> ArchiveSettings | None:
+    """Reads the settings of the archive alone, as operators have no database; at this address, if one is given."""
+    named = {name: text for name, text in environment.items() if name.startswith("TENURE_STORE_ARCHIVE")}
+    values = {**_values(named), **({"archive": address} if address is not None else {})}
+    config = Config(dsn="", **values)
+    _check_archive(config)
+    return config.archive_settings()
+
+
+def _values(environment: Mapping[str, str]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    names = {_variable(field.name): field for field in fields(Config)}
+    for variable, text in environment.items():
+        if variable in names:
+            values[names[variable].name] = _read(variable, text, names[variable].type)
+        elif variable.startswith("TENURE_STORE_"):
+            raise ConfigError(f"{variable} is no setting of the store; its settings are {', '.join(sorted(names))}")
+    return values
+
+
 def _check(config: Config) -> None:
     _check_callers(config)
+    _check_archive(config)
     if not (config.allow_plaintext or config.tls_certificate or _is_loopback(config.host)):
         raise ConfigError(
             f"TENURE_STORE_HOST is {config.host}, which others can reach, and gRPC is not encrypted; set "
@@ -118,6 +156,16 @@ def _check(config: Config) -> None:
         "cleanup_tenants_at_once": (1, 100), "cleanup_batch": (1, 1_000),
         "cleanup_batches_per_claim": (1, 1_000), "cleanup_shards": (1, 1_000), "cleanup_shard": (0, config.cleanup_shards - 1),
     }  # fmt: skip
+    _check_bounds(config, bounds)
+
+
+def _check_archive(config: Config) -> None:
+    if config.archive_lock not in LOCKS:
+        raise ConfigError(f"{_variable('archive_lock')} must be {', '.join(LOCKS[:-1])} or {LOCKS[-1]}")
+    _check_bounds(config, {"archive_lock_days": (1, 36_500), "archive_timeout_seconds": (1, 600)})
+
+
+def _check_bounds(config: Config, bounds: Mapping[str, tuple[float, float]]) -> None:
     for name, (least, most) in bounds.items():
         if not least <= getattr(config, name) <= most:
             raise ConfigError(f"{_variable(name)} must be {least:g} to {most:g}")

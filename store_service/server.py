@@ -19,6 +19,7 @@ from taskstore.v1 import (
     tenants_pb2_grpc,
 )
 
+from store_service.archive.opening import open_destination
 from store_service.config import Config
 from store_service.db.batch import BatchMetrics
 from store_service.db.budgets import BudgetRows
@@ -40,8 +41,9 @@ from store_service.model.limits import MESSAGE_BYTES
 from store_service.operations.budget_figures import BudgetFigures
 from store_service.operations.budgets import Budgets
 from store_service.operations.chores import Chores
-from store_service.operations.cleanup import Cleanup, CleanupPlan
+from store_service.operations.cleanup import PRINCIPAL, Cleanup, CleanupPlan
 from store_service.operations.explanations import Explanations, Registrations
+from store_service.operations.exports import Exports
 from store_service.operations.holds import Holds
 from store_service.operations.leases import Leases
 from store_service.operations.purges import Purges
@@ -244,7 +246,11 @@ def _cleanup(config: Config, database: Database, registry: CollectorRegistry) ->
         shards=config.cleanup_shards,
         shard=config.cleanup_shard,
     )
-    return Cleanup(Retention(RetentionRows(database), CleanupRows(database)), plan, registry=registry)
+    retention, exports = Retention(RetentionRows(database), CleanupRows(database)), None
+    if (archive := config.archive_settings()) is not None:
+        destination = open_destination(archive)
+        exports = Exports(retention, Purges(PurgeRows(database)), destination, principal=PRINCIPAL, registry=registry)
+    return Cleanup(retention, plan, exports=exports, registry=registry)
 
 
 def _guards(config: Config) -> list[Guard]:

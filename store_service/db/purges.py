@@ -28,6 +28,11 @@ class PurgeRows:
             return row["outcome"], None
         return row["outcome"], TombstoneExport(**{name: row[name] for name in TombstoneExport.__dataclass_fields__})
 
+    async def list_unexported_tenants(self, after_tenant_id: str, limit: int) -> list[tuple[str, bool]]:
+        """The tenants that were looked at, and whether they have tombstones that are not kept elsewhere yet."""
+        rows = await self._database.read(self._queries["list_unexported_tenants"], after_tenant_id, limit)
+        return [(row["tenant_id"], row["unexported"]) for row in rows]
+
     async def prepare_purge(self, lease: CleanupLease, new: NewPurge, digest: bytes) -> tuple[str, Purge | None]:
         """Prepares a purge; with the digest by which a repetition is known."""
         query = self._queries["prepare_purge"]

@@ -5,6 +5,10 @@
 SELECT outcome, (export).tenant_id, (export).through_cursor, (export).receipt, (export).confirmed_by, (export).confirmed_at
 FROM tenure.confirm_export(tenure.allow($1), $2, $3, $4)
 
+-- name: list_unexported_tenants
+-- $1 after which tenant, $2 how many to look at
+SELECT tenant_id, unexported FROM tenure.list_unexported_tenants($1, $2)
+
 -- name: prepare_purge
 -- of the cleanup lease: $1 tenant, $2 owner, $3 principal, $4 token, $5 epoch; $6 request, $7 digest, $8 age in ms, $9 most
 -- tombstones, $10 ms for the decision

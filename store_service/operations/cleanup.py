@@ -5,8 +5,9 @@ import asyncio
 import contextlib
 import random
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 from uuid import uuid4
 
 import structlog
@@ -15,6 +16,7 @@ from prometheus_client import CollectorRegistry, Counter
 from store_service.model.refusals import Reason, Refusal
 from store_service.model.retention import CleanupLease
 from store_service.model.shards import shard_of
+from store_service.operations.exports import Exports
 from store_service.operations.retention import Retention
 
 PRINCIPAL: Final = "tenure-store"
@@ -22,6 +24,17 @@ PRINCIPAL: Final = "tenure-store"
 TENANTS_PER_PAGE: Final = 100
 BACKOFF_SECONDS: Final = 1.0
 EVENTS: Final = ("scanned", "claimed", "contended", "lease_lost", "failed")
+
+
+Work = Callable[[CleanupLease], Awaitable[bool]]
+"""What is done with a tenant under its lease. Returns whether something is left."""
+
+
+class Look(Protocol):
+    """How tenants with something to do are found."""
+
+    async def __call__(self, *, after_tenant_id: str, limit: int) -> tuple[list[str], str | None]:
+        """Of so many tenants, those; and where to look on, None at the end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,10 +55,13 @@ class CleanupPlan:
 
 
 class Cleanup:
-    """The supervisor: it finds tenants that have something to remove, and removes it under their leases."""
+    """The supervisor: it finds tenants that have something to remove, or to archive, and does it under their leases."""
 
-    def __init__(self, retention: Retention, plan: CleanupPlan, *, registry: CollectorRegistry) -> None:
+    def __init__(
+        self, retention: Retention, plan: CleanupPlan, *, exports: Exports | None, registry: CollectorRegistry
+    ) -> None:
         self._retention = retention
+        self._exports = exports
         self._plan = plan
         self._owner_id = f"store-{uuid4().hex}"
         self._few = asyncio.Semaphore(plan.tenants_at_once)
@@ -69,20 +85,33 @@ class Cleanup:
         if not done:
             self._loop.cancel()
             await asyncio.gather(self._loop, return_exceptions=True)
+        if self._exports is not None:
+            await self._exports.close()
 
     async def scan(self) -> bool:
-        """Looks at all tenants, page by page, and removes what is due. Returns whether it left something to do."""
-        is_left, after = False, ""
+        """Looks at all tenants, page by page, and removes what is due, then archives what is not archived. Returns whether it
+        left something to do."""
         self._events.labels("scanned").inc()
-        while not self._stopping.is_set():
-            page = await self._retention.list_cleanup_tenants(after_tenant_id=after, limit=TENANTS_PER_PAGE)
-            tenants = [tenant_id for tenant_id, _ in page.due if shard_of(tenant_id, self._plan.shards) == self._plan.shard]
-            random.shuffle(tenants)  # two stores that look at once meet less often
-            is_left |= any(await asyncio.gather(*map(self._clean, tenants)))
-            if page.next_tenant_id is None:
-                return is_left
-            after = page.next_tenant_id
+        is_left = await self._scan(self._list_due, self._remove)
+        if self._exports is not None:
+            is_left |= await self._scan(self._exports.list_tenants, self._archive)
         return is_left
+
+    async def _scan(self, look: Look, work: Work) -> bool:
+        is_left, after = False, ""
+        while not self._stopping.is_set():
+            found, more = await look(after_tenant_id=after, limit=TENANTS_PER_PAGE)
+            tenants = [tenant_id for tenant_id in found if shard_of(tenant_id, self._plan.shards) == self._plan.shard]
+            random.shuffle(tenants)  # two stores that look at once meet less often
+            is_left |= any(await asyncio.gather(*(self._clean(tenant_id, work) for tenant_id in tenants)))
+            if more is None:
+                break
+            after = more
+        return is_left
+
+    async def _list_due(self, *, after_tenant_id: str, limit: int) -> tuple[list[str], str | None]:
+        page = await self._retention.list_cleanup_tenants(after_tenant_id=after_tenant_id, limit=limit)
+        return [tenant_id for tenant_id, _ in page.due], page.next_tenant_id
 
     async def _run(self) -> None:
         failures = 0
@@ -98,7 +127,7 @@ class Cleanup:
                 async with asyncio.timeout(pause):
                     await self._stopping.wait()
 
-    async def _clean(self, tenant_id: str) -> bool:
+    async def _clean(self, tenant_id: str, work: Work) -> bool:
         """One tenant's turn. Whatever is wrong with it is no other's concern."""
         async with self._few:
             if self._stopping.is_set():
@@ -112,7 +141,7 @@ class Cleanup:
                     return False
                 self._events.labels("claimed").inc()
                 try:
-                    return await self._remove(claimed.lease)
+                    return await work(claimed.lease)
                 finally:
                     with contextlib.suppress(Refusal):
                         await self._retention.release_cleanup(claimed.lease)
@@ -133,6 +162,20 @@ class Cleanup:
             self._removed.inc(len(removed))
             if len(removed) < self._plan.batch:
                 return False
+        return True
+
+    async def _archive(self, lease: CleanupLease) -> bool:
+        """Batch by batch, until nothing is left, the turn is over, or the archive fails. Returns whether something is left.
+
+        A lease that runs out meanwhile does no harm: whoever else archives makes the same batches.
+        """
+        assert self._exports is not None
+        for _ in range(self._plan.batches_per_claim):
+            if self._stopping.is_set() or self._exports.is_resting:
+                return False
+            if not await self._exports.export_batch(lease.tenant_id):
+                return False
+            await self._retention.heartbeat_cleanup(lease, lease_ms=self._plan.lease_ms)
         return True
 
     def _tell_failure(self, error: Exception, **about: str) -> None:

@@ -35,6 +35,11 @@ class Purges:
             raise Refusal(Reason(outcome))
         return exported
 
+    async def list_unexported_tenants(self, *, after_tenant_id: str, limit: int) -> tuple[list[str], str | None]:
+        """Of so many tenants, those with tombstones that are not kept elsewhere yet; and where to look on, None at the end."""
+        looked = await self._rows.list_unexported_tenants(after_tenant_id, limit)
+        return [tenant_id for tenant_id, unexported in looked if unexported], looked[-1][0] if len(looked) == limit else None
+
     async def prepare_purge(self, lease: CleanupLease, new: NewPurge) -> Purge:
         """Prepares to forget the oldest tombstones of which all allows it. The same request again is answered the same."""
         digest = hashlib.sha256(repr((lease.principal, new)).encode()).digest()

@@ -102,7 +102,7 @@ def test_secrets_are_named_and_never_written(resources: tuple[Resource, ...], ov
     for name, _, spec in pods(resources):
         for container in spec["containers"]:
             for one in container.get("env", ()):
-                if re.search(r"DSN|PASSWORD|KEYS$|TOKEN$", one["name"]):
+                if re.search(r"DSN|PASSWORD|KEYS$|TOKEN$|ACCESS_KEY", one["name"]):
                     assert "secretKeyRef" in one.get("valueFrom", {}), f"{name} {one['name']}"
     if overlay == "production":
         assert not [named(resource) for resource in resources if resource["kind"] == "Secret"]

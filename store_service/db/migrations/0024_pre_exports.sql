@@ -35,3 +35,14 @@ BEGIN
   RETURN QUERY SELECT CASE WHEN (v_export.through_cursor, v_export.receipt) = (p_through, p_receipt) THEN 'OK'
                            ELSE 'EXPORT_CONFLICT' END, v_export;
 END $$;
+
+-- The next tenants, in the order of their ids, and whether they have tombstones that are not kept elsewhere yet.
+CREATE FUNCTION tenure.list_unexported_tenants(p_after text, p_limit int)
+RETURNS TABLE (tenant_id text, unexported boolean) LANGUAGE plpgsql STABLE AS $$
+#variable_conflict use_column
+BEGIN
+  RETURN QUERY
+  SELECT t.tenant_id, t.tombstones > coalesce((
+    SELECT e.through_cursor FROM tombstone_export e WHERE e.tenant_id = t.tenant_id ORDER BY e.through_cursor DESC LIMIT 1), 0)
+  FROM tenant t WHERE t.tenant_id > p_after ORDER BY t.tenant_id LIMIT p_limit;
+END $$;

@@ -1,0 +1,113 @@
+"""Stores archive what they removed, and the watermark moves only behind what the archive has."""
+
+import asyncio
+import re
+import urllib.request
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from taskstore.v1 import retention_pb2
+
+from store_service.archive.batches import Batch, BatchId
+from store_service.archive.folder import Folder
+from store_service.config import Config
+from store_service.server import Store
+from tests.conftest import Clock, Stubs, open_stubs
+from tests.store.builders import TENANT, set_policy
+from tests.store.retention import DAY, HOUR_MS, ended, remove
+
+
+@asynccontextmanager
+async def archiving(dsn: str, archive: Path, **settings: Any) -> AsyncIterator[Stubs]:
+    """A store that cleans up and archives by itself."""
+    config = Config(
+        dsn=dsn, port=0, admin_port=0, allow_test_clock=True, drain_seconds=2, cleanup=True, cleanup_scan_seconds=0.05,
+        archive=str(archive), **settings,
+    )  # fmt: skip
+    running = Store(config)
+    await running.start()
+    async with open_stubs(running) as stubs:
+        yield stubs
+    await running.stop()
+
+
+async def until(look: Callable[[], Awaitable[bool]]) -> None:
+    """Looks until it is so, within bounds."""
+    async with asyncio.timeout(60):
+        while not await look():
+            await asyncio.sleep(0.05)  # the pause between two looks at what a store does by itself
+
+
+async def exported(store: Stubs, tenant_id: str = TENANT) -> int:
+    """Up to which cursor tombstones are archived."""
+    told = await store.retention.GetRetention(retention_pb2.GetRetentionRequest(tenant_id=tenant_id))
+    return told.exported.through_cursor
+
+
+async def failures(store: Stubs, fault: str) -> float:
+    """How often the archive failed so."""
+
+    def read() -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{store.admin_port}/metrics", timeout=30) as answer:
+            text: str = answer.read().decode()
+            return text
+
+    text = await asyncio.to_thread(read)
+    found = re.search(rf'^tenure_store_archive_failures_total{{fault="{fault}"}} (\S+)$', text, re.MULTILINE)
+    assert found is not None
+    return float(found[1])
+
+
+async def test_what_is_removed_is_archived_by_itself_also_what_was_removed_before_there_was_an_archive(
+    store: Stubs, clock: Clock, dsn: str, tmp_path: Path
+) -> None:
+    for tenant_id in ("a", "b"):
+        await set_policy(store, tenant_id=tenant_id)
+        await ended(store, tenant_id=tenant_id, ttl_ms=HOUR_MS)
+    await clock.advance(seconds=2 * DAY)
+    await remove(store, tenant_id="a")
+    await clock.advance(seconds=DAY)  # the lease of who removed has run out
+    async with archiving(dsn, tmp_path) as archivist:
+        for tenant_id in ("a", "b"):
+            await until(lambda tenant_id=tenant_id: _is_exported(archivist, tenant_id, 1))  # type: ignore[misc]
+    assert await Folder(tmp_path).list_batches("a") == [BatchId("a", 1, 1)]
+    assert await Folder(tmp_path).list_batches("b") == [BatchId("b", 1, 1)]
+
+
+async def test_an_archive_that_fails_stops_no_removal_and_is_made_up_for(
+    store: Stubs, clock: Clock, dsn: str, tmp_path: Path
+) -> None:
+    place = tmp_path / "archive"
+    await ended(store, ttl_ms=HOUR_MS)
+    await clock.advance(seconds=2 * DAY)
+    async with archiving(dsn, place) as archivist:
+        await until(lambda: _has_failed(archivist, "configuration"))
+        told = await archivist.retention.GetRetention(retention_pb2.GetRetentionRequest(tenant_id=TENANT))
+        assert (told.last_cursor, told.exported.through_cursor) == (1, 0)
+    place.mkdir()
+    async with archiving(dsn, place) as archivist:
+        await until(lambda: _is_exported(archivist, TENANT, 1))
+
+
+async def test_a_tenant_whose_archive_was_tampered_with_stops_no_other_and_its_watermark_stays(
+    store: Stubs, clock: Clock, dsn: str, tmp_path: Path
+) -> None:
+    await Folder(tmp_path).put_batch(Batch(BatchId("a", 1, 1), b"something else"))
+    for tenant_id in ("a", "b"):
+        await set_policy(store, tenant_id=tenant_id)
+        await ended(store, tenant_id=tenant_id, ttl_ms=HOUR_MS)
+    await clock.advance(seconds=2 * DAY)
+    async with archiving(dsn, tmp_path) as archivist:
+        await until(lambda: _is_exported(archivist, "b", 1))
+        await until(lambda: _has_failed(archivist, "integrity"))
+        assert await exported(archivist, "a") == 0
+
+
+async def _is_exported(store: Stubs, tenant_id: str, through: int) -> bool:
+    return await exported(store, tenant_id) == through
+
+
+async def _has_failed(store: Stubs, fault: str) -> bool:
+    return await failures(store, fault) > 0
