@@ -6,6 +6,7 @@ from typing import Any, Final, TypeVar
 from hypothesis import strategies as st
 
 from tests.model import arguments as some
+from tests.model.contract.checks import DAY_MS, MS
 from tests.model.contract.ledger import Reservation
 from tests.model.contract.model import Model
 from tests.model.contract.rows import CleanupLease, Lease, Purge, Task
@@ -169,8 +170,39 @@ class Choices:
         forged: list[Fields] = [{}] * 8 + [{"token": lease.token + 1}, {"epoch": lease.epoch + 1}, {"owner_id": "c3"}]
         return lease._replace(**pick(draw, forged)), pick(draw, [principal] * 8 + ["eve"])
 
-    def _last_cursor(self, tenant_id: str) -> int:
-        return self.model.tenants[tenant_id].last_cursor if tenant_id in self.model.tenants else 0
+    def _put_away(self, tenant_id: str, *, count: int) -> None:
+        """Lets so many tombstones be there, at least."""
+        left = count - (len(self.model.tenants[tenant_id].tombstones) if tenant_id in self.model.tenants else 0)
+        if left <= 0:
+            return
+        policy = {"max_outstanding": 10_000, "max_leased": 100, "retention_ms": DAY_MS}
+        self.pair.say("set_tenant_policy", tenant_id=tenant_id, **policy)
+        for _ in range(left):
+            fields = {"workflow": "mail", "version": 1, "owner": some.OWNERS[0], "data": b"1", "ttl_ms": 1}
+            made = self.pair.say("create_task", tenant_id=tenant_id, request_id=self._new_id(), **fields)
+            self.pair.say("cancel_task", tenant_id=tenant_id, task_id=made["task"]["task_id"], mode=2)
+        self.pair.advance(2 * DAY_MS * MS)
+        lease = self._claimed_cleanup(tenant_id)
+        self.pair.say("remove_tasks", lease=lease, principal="ann")
+
+    def _claimed_cleanup(self, tenant_id: str) -> CleanupLease:
+        """The lease of a tenant, whoever had it before."""
+        self.pair.advance(900_000 * MS)
+        self.pair.say("claim_cleanup", tenant_id=tenant_id, owner_id="c1", principal="ann", lease_ms=900_000)
+        return self.pair.cleanups[-1][0]
+
+    def _prepared(self, draw: Draw, tenant_id: str) -> None:
+        """Lets a purge wait for a decision, or for its execution."""
+        self._put_away(tenant_id, count=2)
+        tenant = self.model.tenants[tenant_id]
+        if any(one.is_open(self.model.now) for one in tenant.purges):
+            return
+        if not tenant.exports or tenant.exports[-1]["through_cursor"] < tenant.last_cursor:
+            through = {"through_cursor": tenant.last_cursor, "receipt": "r1"}
+            self.pair.say("confirm_export", tenant_id=tenant_id, principal="ann", **through)
+        lease = self._claimed_cleanup(tenant_id)
+        asked = {"limit": pick(draw, (0, 1)), "retention_ms": 1, "approval_ms": 30 * DAY_MS}
+        self.pair.say("prepare_purge", lease=lease, principal="ann", request_id=self._new_id(), **asked)
 
     def _decision(self, draw: Draw, purges: Sequence[Purge], number: int) -> Fields:
         """Mostly under the claim, by whose it is, if there is one; or directly."""

@@ -116,22 +116,20 @@ class Operators(Choices):
     def export(self, draw: Draw) -> None:
         """Mostly all that there is; where there is nothing, something is removed before."""
         tenant_id = draw(some.tenants)
-        if not self._last_cursor(tenant_id) and tenant_id in self.model.tenants:
-            self.pair.say("cancel_task", tenant_id=tenant_id, task_id=self._any_task(draw)[1], mode=2)
-            self.remove(draw)
-        last = self._last_cursor(tenant_id)
+        self._put_away(tenant_id, count=pick(draw, (1, 2)))
+        last = self.model.tenants[tenant_id].last_cursor
         through = max(1, last - pick(draw, (0, 0, 0, 1)))
-        receipt = pick(draw, ("r1", "r1", "r2"))
-        if last:
-            self._say(
-                draw, "confirm_export", tenant_id=tenant_id, through_cursor=through, receipt=receipt,
-                principal=pick(draw, some.PRINCIPALS),
-            )  # fmt: skip
+        self._say(
+            draw, "confirm_export", tenant_id=tenant_id, through_cursor=through, receipt=pick(draw, ("r1", "r1", "r2")),
+            principal=pick(draw, some.PRINCIPALS),
+        )  # fmt: skip
         self._say(draw, "get_retention", tenant_id=pick(draw, (tenant_id, tenant_id, "nobody")))
 
     def purge(self, draw: Draw) -> None:
-        """Prepared by one, decided by another, executed by any."""
+        """Prepared by one, decided by another, executed by any; where there is nothing to decide, it is prepared before."""
         tenant_id = draw(some.tenants)
+        if pick(draw, (True, True, True, False)):
+            self._prepared(draw, tenant_id)
         purges = self.model.tenants[tenant_id].purges if tenant_id in self.model.tenants else []
         number = pick(draw, (len(purges), len(purges), max(1, len(purges) - 1), 1, len(purges) + 1))
         who = pick(draw, some.PRINCIPALS)
