@@ -117,7 +117,8 @@ class Report:
     kills: int = 0
     seconds: float = 0.0
     tasks_per_second: float = 0.0
-    leases_taken_over: int = 0
+    leases_left: int = 0
+    """By stores that were killed, of tenants that had nothing more to remove."""
     claims_before: dict[str, float] = field(default_factory=dict)
     claims_meanwhile: dict[str, float] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
@@ -252,7 +253,7 @@ async def run(
                 await asyncio.to_thread(cleaner.stop)
         report.tasks_per_second = round(tasks / report.seconds, 1)
         report.claims_before, report.claims_meanwhile = before.told(), meanwhile.told()
-        report.leases_taken_over = await world.database.fetchval(
+        report.leases_left = await world.database.fetchval(
             "SELECT count(*) FROM tenure.cleanup_lease WHERE owner_id IS NOT NULL"
         )
         report.wrong = [row[0] for row in await world.database.fetch(WRONG, timeout=1_200)]
