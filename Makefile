@@ -151,6 +151,10 @@ $(K8S_TOOLS)/.installed: tests/k8s/requirements.txt | install
 	@$(BIN)/uv pip sync --quiet --require-hashes --python $(K8S_TOOLS)/bin/python tests/k8s/requirements.txt
 	@touch $@
 
+.PHONY: k8s-tools
+k8s-tools: ## install what k8s-check needs besides, promtool, from Debian's packages (as root)
+	@apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -yqq --no-install-recommends prometheus >/dev/null
+
 .PHONY: k8s-check
 k8s-check: $(K8S_TOOLS)/.installed ## render the overlays of k8s/ and hold them to Kubernetes' schemas, checkov's rules and ours
 	@PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 $(K8S_TOOLS)/bin/pytest -c tests/k8s/pytest.ini tests/k8s $(ARGS)
