@@ -6,7 +6,7 @@ There is no timer that holds anything back: who is alone goes out at once, in a 
 import asyncio
 import math
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Protocol, TypeVar
@@ -24,6 +24,8 @@ MOST_BYTES: Final = 4 * 1024 * 1024
 MOST_WAITING: Final = 10_000
 MOST_CALLS: Final = 8
 """Calls of one method that are under way, slow ones included."""
+MOST_SLOW_CALLS: Final = 2
+"""Slow calls with nothing but one tenant's items: more of them wait, so that others find a call."""
 SLOW_SECONDS: Final = 0.1
 """A call that takes longer no longer keeps others waiting: its items may wait for a tenant that others need not."""
 
@@ -77,6 +79,8 @@ class _Call:
     """A call under way; `interested` callers still wait for it."""
 
     interested: int
+    only_tenant: str | None
+    """Whose all of its items are. Those of several tenants are parted by the store."""
     task: "asyncio.Task[None] | None" = None
     is_slow: bool = False
 
@@ -113,18 +117,20 @@ class _Waiting(Generic[Request, Response]):
         self.count -= 1
         self.size_bytes -= item.size_bytes
 
-    def take(self) -> "list[_Item[Request, Response]]":
-        """As many as may travel together, one of each tenant in turn."""
+    def take(self, held_back: "set[str]") -> "list[_Item[Request, Response]]":
+        """As many as may travel together, one of each tenant in turn, none of those that are held back."""
         taken: list[_Item[Request, Response]] = []
-        if self.count <= MOST_ITEMS and self.size_bytes <= MOST_BYTES:
+        if not held_back and self.count <= MOST_ITEMS and self.size_bytes <= MOST_BYTES:
             taken = [item for queue in self.tenants.values() for item in queue]
             self.tenants.clear()
             self.count = self.size_bytes = 0
             return taken
         size_bytes = 0
-        while self.count and len(taken) < MOST_ITEMS:
-            tenant_id, queue = next(iter(self.tenants.items()))
-            item = next(iter(queue))
+        while len(taken) < MOST_ITEMS:
+            tenant_id = next((one for one in self.tenants if one not in held_back), None)
+            if tenant_id is None:
+                break
+            item = next(iter(self.tenants[tenant_id]))
             size_bytes += item.size_bytes
             if taken and size_bytes > MOST_BYTES:
                 break
@@ -137,9 +143,9 @@ class _Waiting(Generic[Request, Response]):
 class Batcher(Generic[Request, Response]):
     """Gathers single calls of one method; each item keeps its own outcome, deadline and cancellation.
 
-    At most `parallel` calls are under way, besides slow ones, each of at most 500 items and 4 MiB; when more wait, tenants
-    take turns. Beside another, one sets out once half as many wait for it, as a call costs what dozens of items do. A batch
-    that fails as a whole, not in transit, is halved until the item that it fails for is alone.
+    At most `parallel` calls are under way, besides slow ones, of which a tenant has two of its own, each of at most 500 items
+    and 4 MiB; when more wait, tenants take turns. Beside another, one sets out once half as many wait for it, as a call costs
+    what dozens of items do. A batch that fails as a whole, not in transit, is halved until the item that it fails for is alone.
     """
 
     def __init__(
@@ -235,12 +241,19 @@ class Batcher(Generic[Request, Response]):
     def _send(self) -> None:
         self._is_sending_soon = False
         while self._waiting.count and self._may_send() and not self._is_closed:
-            items = self._waiting.take()
-            call = _Call(len(items))
+            items = self._waiting.take(self._held_back())
+            if not items:
+                return
+            tenants = {item.tenant_id for item in items}
+            call = _Call(len(items), tenants.pop() if len(tenants) == 1 else None)
             for item in items:
                 item.call = call
             self._calls.add(call)
             call.task = asyncio.create_task(self._run(call, items))
+
+    def _held_back(self) -> set[str]:
+        slow = Counter(call.only_tenant for call in self._calls if call.is_slow and call.only_tenant is not None)
+        return {tenant_id for tenant_id, count in slow.items() if count >= MOST_SLOW_CALLS}
 
     def _may_send(self) -> bool:
         sizes = [call.interested for call in self._calls if not call.is_slow]

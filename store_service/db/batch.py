@@ -1,23 +1,31 @@
 """Many callers, one statement: what arrives while a statement is under way travels together in the next one.
 
 There is no timer, so a call that is alone is not held back. Each item has its own outcome, and an item that a statement
-chokes on is found by halving and refused alone.
+chokes on is found by halving and refused alone. A tenant whose rows others hold for long keeps only its own items waiting:
+a statement of several tenants waits for a lock for a moment, then its tenants are parted.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Sequence
-from typing import Generic, TypeVar
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
 
 import asyncpg
 import structlog
 from prometheus_client import CollectorRegistry, Histogram
 
+from store_service.db.pool import Locked
 from store_service.model.limits import ANSWER_BYTES, BATCH_ITEMS
 from store_service.model.refusals import Reason, Refusal
 
 Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")
 Run = Callable[[Sequence[Item]], Awaitable[Sequence[Outcome | Refusal]]]
+
+SLOW_SECONDS: Final = 0.1
+"""A statement that takes longer no longer keeps others waiting than those of its own tenants."""
+PART_SECONDS: Final = 1.0
+"""How long the answer to a caller's own batch waits for one tenant of several."""
 
 
 class BatchMetrics:
@@ -30,11 +38,20 @@ class BatchMetrics:
         )  # fmt: skip
 
 
+@dataclass(eq=False, slots=True)
+class _Statement:
+    """One that is under way."""
+
+    tenants: frozenset[str]
+    is_slow: bool
+
+
 class Batcher(Generic[Item, Outcome]):
     """Gathers single calls of one operation into batches.
 
-    `key` names what no two items of one statement may share; `size` is an item's bytes of payload. At most `parallel`
-    statements are under way, each of at most 500 items and 4 MiB.
+    `tenant` tells whose an item is; `key` names what no two items of one statement may share; `size` is an item's bytes of
+    payload. At most `parallel` statements are under way, besides slow ones, of which a tenant has one; each of at most 500
+    items and 4 MiB. What waits for no rows, as it reads, is slow for other reasons, and counts.
     """
 
     def __init__(
@@ -42,19 +59,24 @@ class Batcher(Generic[Item, Outcome]):
         name: str,
         run: Run[Item, Outcome],
         *,
+        tenant: Callable[[Item], str],
         key: Callable[[Item], Hashable],
         metrics: BatchMetrics,
         size: Callable[[Item], int] = lambda _: 0,
         parallel: int = 2,
+        waits_for_rows: bool = True,
     ) -> None:
         self._name = name
         self._run = run
+        self._tenant = tenant
         self._key = key
         self._size = size
         self._parallel = parallel
+        self._waits_for_rows = waits_for_rows
         self._items = metrics.items.labels(name)
         self._waiting: list[tuple[Item, asyncio.Future[Outcome]]] = []
-        self._running: set[asyncio.Task[None]] = set()
+        self._running: dict[asyncio.Task[None], _Statement] = {}
+        self._left_behind: set[asyncio.Task[list[Outcome | Refusal]]] = set()
 
     async def submit(self, item: Item) -> Outcome:
         """Runs one item, with others where there are others. Raises its Refusal. A caller that is cancelled loses the
@@ -71,31 +93,48 @@ class Batcher(Generic[Item, Outcome]):
         while left:
             wave = list(self._wave([items[index] for index in left]))
             chosen = [left[position] for position in wave]
-            outcomes.update(zip(chosen, await self._run_halving([items[index] for index in chosen]), strict=True))
+            outcomes.update(zip(chosen, await self._run_parting([items[index] for index in chosen]), strict=True))
             left = [index for index in left if index not in outcomes]
         return [outcomes[index] for index in range(len(items))]
 
     def _start(self) -> None:
-        while self._waiting and len(self._running) < self._parallel:
-            positions = set(self._wave([item for item, _ in self._waiting]))
+        while self._waiting and sum(not one.is_slow for one in self._running.values()) < self._parallel:
+            held_back = {
+                tenant for one in self._running.values() if one.is_slow and self._waits_for_rows for tenant in one.tenants
+            }
+            free = [position for position, (item, _) in enumerate(self._waiting) if self._tenant(item) not in held_back]
+            if not free:
+                return
+            positions = {free[index] for index in self._wave([self._waiting[position][0] for position in free])}
             batch = [pair for position, pair in enumerate(self._waiting) if position in positions]
             self._waiting = [pair for position, pair in enumerate(self._waiting) if position not in positions]
-            task = asyncio.create_task(self._answer(batch))
-            self._running.add(task)
-            task.add_done_callback(self._ended)
+            self._launch(batch, is_slow=False)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._running.discard(task)
+    def _launch(self, batch: Sequence[tuple[Item, "asyncio.Future[Outcome]"]], *, is_slow: bool) -> None:
+        statement = _Statement(frozenset(self._tenant(item) for item, _ in batch), is_slow)
+        task = asyncio.create_task(self._answer(batch, statement))
+        self._running[task] = statement
+        task.add_done_callback(self._ended)
+
+    def _be_slow(self, statement: _Statement) -> None:
+        statement.is_slow = self._waits_for_rows
         self._start()
 
-    async def _answer(self, batch: Sequence[tuple[Item, "asyncio.Future[Outcome]"]]) -> None:
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        del self._running[task]
+        self._start()
+
+    async def _answer(self, batch: Sequence[tuple[Item, "asyncio.Future[Outcome]"]], statement: _Statement) -> None:
+        slow = asyncio.get_running_loop().call_later(SLOW_SECONDS, self._be_slow, statement)
+        outcomes: Sequence[Outcome | Refusal] = [Refusal(Reason.OUTCOME_UNKNOWN)] * len(batch)
         try:
             outcomes = await self._run_halving([item for item, _ in batch])
-        except BaseException as error:
-            outcomes = [Refusal(Reason.OUTCOME_UNKNOWN)] * len(batch)
-            if not isinstance(error, Exception):
-                raise
+        except Locked:
+            for part in self._part([item for item, _ in batch]):
+                self._launch([batch[position] for position in part], is_slow=True)
+            batch = outcomes = ()
         finally:
+            slow.cancel()
             for (_, answer), outcome in zip(batch, outcomes, strict=True):
                 if answer.done():
                     continue
@@ -104,10 +143,42 @@ class Batcher(Generic[Item, Outcome]):
                 else:
                     answer.set_result(outcome)
 
+    async def _run_parting(self, items: Sequence[Item], *, is_part: bool = False) -> list[Outcome | Refusal]:
+        """A caller's own batch. The answer does not wait for a tenant whose rows others hold: what became of its items is to be
+        learned by asking again."""
+        parts = self._part(items)
+        if not is_part or len(parts) > 1:
+            try:
+                return await self._run_halving(items)
+            except Locked:
+                ran = await asyncio.gather(*(self._run_parting([items[at] for at in part], is_part=True) for part in parts))
+                outcomes = dict(
+                    zip((at for part in parts for at in part), (one for ran_one in ran for one in ran_one), strict=True)
+                )
+                return [outcomes[at] for at in range(len(items))]
+        task = asyncio.create_task(self._run_halving(items))
+        self._left_behind.add(task)
+        task.add_done_callback(self._left_behind.discard)
+        await asyncio.wait({task}, timeout=PART_SECONDS)
+        return task.result() if task.done() else [Refusal(Reason.OUTCOME_UNKNOWN)] * len(items)
+
+    def _part(self, items: Sequence[Item]) -> list[list[int]]:
+        """The positions of the items of each half of the tenants; all of them where there is one tenant."""
+        tenants = list(dict.fromkeys(map(self._tenant, items)))
+        first = set(tenants[: (len(tenants) + 1) // 2])
+        halves: tuple[list[int], list[int]] = ([], [])
+        for position, item in enumerate(items):
+            halves[self._tenant(item) not in first].append(position)
+        return [half for half in halves if half]
+
     async def _run_halving(self, items: Sequence[Item]) -> list[Outcome | Refusal]:
         self._items.observe(len(items))
         try:
             return list(await self._run(items))
+        except Locked as refusal:  # of one tenant it has waited as long as may be
+            if len({self._tenant(item) for item in items}) > 1:
+                raise
+            return [refusal] * len(items)
         except Refusal as refusal:
             return [refusal] * len(items)
         except asyncpg.PostgresError:  # whatever it choked on, it was rolled back: find the item

@@ -1,12 +1,13 @@
 """Rows of leases. Source of the texts: `leases.sql`."""
 
+import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import asyncpg
 
 from store_service.db.arrays import numbers
-from store_service.db.pool import Database
+from store_service.db.pool import Database, Locked
 from store_service.db.queries import Queries
 from store_service.db.tasks import contract_of
 from store_service.model.leases import Claim, Finish, Heartbeat, Lease, LeasedTask, NewCheckpoint, Report
@@ -14,6 +15,7 @@ from store_service.model.limits import ANSWER_BYTES, CHECKPOINT_BYTES_PER_TASK, 
 from store_service.model.payloads import Payload
 from store_service.model.waits import Answer, Wake, WakeCause
 
+TURN_SECONDS: Final = 2.0
 _QUANTUM = 10  # most tasks of one tenant in one visit of a claim
 
 
@@ -23,9 +25,26 @@ class LeaseRows:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._queries = Queries("leases.sql")
+        self._turns = asyncio.Semaphore(max(1, database.size // 4))
 
-    async def claim_tasks(self, claim: Claim, *, wait: bool) -> list[LeasedTask]:
-        """Takes what is ready. With `wait` it waits for the first tenant in turn instead of skipping it while it is locked."""
+    async def claim_tasks(self, claim: Claim) -> list[LeasedTask]:
+        """Takes what is ready."""
+        return await self._claim_tasks(claim, wait=False)
+
+    async def claim_tasks_in_turn(self, claim: Claim) -> list[LeasedTask]:
+        """Takes what is ready, and waits for the first tenant in turn instead of skipping it while it is locked. Raises Locked
+        when that takes longer than 2 s. Claims that wait take a quarter of the connections at most."""
+        try:
+            async with asyncio.timeout(TURN_SECONDS):
+                await self._turns.acquire()
+        except TimeoutError:
+            raise Locked from None
+        try:
+            return await self._claim_tasks(claim, wait=True)
+        finally:
+            self._turns.release()
+
+    async def _claim_tasks(self, claim: Claim, *, wait: bool) -> list[LeasedTask]:
         rows = await self._database.write(
             self._queries["claim_tasks"],
             claim.request_id,

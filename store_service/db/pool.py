@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import Sequence
 from typing import Any
+from weakref import WeakValueDictionary
 
 import asyncpg
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -35,7 +36,6 @@ _NOT_APPLIED = (
     asyncpg.TooManyConnectionsError,
     asyncpg.CannotConnectNowError,
     asyncpg.QueryCanceledError,
-    asyncpg.LockNotAvailableError,
     asyncpg.ReadOnlySQLTransactionError,
     asyncpg.InsufficientResourcesError,
 )
@@ -51,8 +51,16 @@ _LOST = (
 )
 
 
+class Locked(Refusal):
+    """Others held what the statement needs for longer than it may wait. Nothing was applied."""
+
+    def __init__(self) -> None:
+        super().__init__(Reason.STORAGE_UNAVAILABLE)
+
+
 class Database:
-    """A pool of connections. Every statement is a transaction of its own.
+    """A pool of connections. Every statement is a transaction of its own. Writes of one tenant alone, who may all wait for the
+    same row, take half of the connections at most.
 
     Failures come out as `Refusal`s: STORAGE_UNAVAILABLE where nothing was applied, OUTCOME_UNKNOWN where a write was under
     way when the connection went. Serialization failures and deadlocks are tried again up to five times.
@@ -60,6 +68,7 @@ class Database:
 
     def __init__(self, pool: asyncpg.Pool, *, acquire_seconds: float, registry: CollectorRegistry) -> None:
         self._pool = pool
+        self._shares: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self._acquire_seconds = acquire_seconds
         self._waits = Histogram(
             "tenure_store_pool_wait_seconds",
@@ -71,17 +80,42 @@ class Database:
             "tenure_store_statement_retries", "Statements repeated after 40001 or 40P01.", registry=registry
         )
 
+    @property
+    def size(self) -> int:
+        """How many connections there are at most."""
+        size: int = self._pool.get_max_size()
+        return size
+
     async def read(self, query: str, *arguments: Any) -> list[asyncpg.Record]:
         """Runs one statement that writes nothing."""
         return await self._run(query, arguments, lost=Reason.STORAGE_UNAVAILABLE)
 
     async def write(self, query: str, *arguments: Any) -> list[asyncpg.Record]:
-        """Runs one statement that writes. A caller that is cancelled loses the answer; the statement runs to its end."""
-        return await asyncio.shield(self._run(query, arguments, lost=Reason.OUTCOME_UNKNOWN))
+        """Runs one statement that writes. A caller that is cancelled loses the answer; the statement runs to its end.
+
+        Its first argument is its tenant, or the tenant of each of its items; or else names who asks.
+        """
+        return await asyncio.shield(self._run_in_share(query, arguments))
 
     async def close(self) -> None:
         """Closes every connection, once the statements under way have ended."""
         await self._pool.close()
+
+    async def _run_in_share(self, query: str, arguments: Sequence[Any]) -> list[asyncpg.Record]:
+        if (whose := _only_one(arguments[0] if arguments else None)) is None:
+            return await self._run(query, arguments, lost=Reason.OUTCOME_UNKNOWN)
+        share = self._shares.get(whose)
+        if share is None:
+            share = self._shares[whose] = asyncio.Semaphore(max(1, self.size // 2))
+        try:
+            async with asyncio.timeout(self._acquire_seconds):
+                await share.acquire()
+        except TimeoutError:
+            raise Refusal(Reason.OVERLOADED) from None
+        try:
+            return await self._run(query, arguments, lost=Reason.OUTCOME_UNKNOWN)
+        finally:
+            share.release()
 
     async def _run(self, query: str, arguments: Sequence[Any], *, lost: Reason) -> list[asyncpg.Record]:
         try:
@@ -114,6 +148,8 @@ class Database:
         try:
             rows: list[asyncpg.Record] = await connection.fetch(query, *arguments)
             return rows
+        except asyncpg.LockNotAvailableError:
+            raise Locked from None
         except _NOT_APPLIED as error:
             broken = isinstance(error, asyncpg.ReadOnlySQLTransactionError)
             raise Refusal(Reason.STORAGE_UNAVAILABLE) from None
@@ -128,6 +164,13 @@ class Database:
 
     def _count_contention(self, _: RetryCallState) -> None:
         self._contended.inc()
+
+
+def _only_one(first: Any) -> str | None:
+    """Whose a statement is by its first argument; None if it is of several."""
+    if isinstance(first, list) and first and first.count(first[0]) == len(first):
+        first = first[0]
+    return first if isinstance(first, str) else None
 
 
 async def open_database(

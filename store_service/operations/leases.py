@@ -7,6 +7,7 @@ from typing import Final
 
 from store_service.db.batch import Batcher, BatchMetrics
 from store_service.db.leases import LeaseRows
+from store_service.db.pool import Locked
 from store_service.db.tasks import TaskRows
 from store_service.db.wakeups import Wakeups, lane_topic, worker_topic
 from store_service.model.leases import (
@@ -29,6 +30,8 @@ from store_service.operations.explanations import Registrations
 
 CLAIM_POLL_SECONDS: Final = 5.0
 """How long a waiting claim relies on hints before it looks by itself."""
+LOCKED_PAUSE_SECONDS: Final = 0.1
+"""How long it rests when all that is ready was held by others."""
 NUDGE_PAUSE_SECONDS: Final = 60.0
 """How long a watch of leases sleeps at most before it looks whether the store drains."""
 
@@ -53,21 +56,23 @@ class Leases:
         self._wakeups = wakeups
         self._draining = asyncio.Event()
         self._heartbeat = Batcher[Heartbeat, Extended](
-            "heartbeat_tasks", self._heartbeat_batch, key=lambda item: item.lease.task_id, metrics=metrics
+            "heartbeat_tasks", self._heartbeat_batch, tenant=_tenant_of, key=lambda item: item.lease.task_id, metrics=metrics
         )
         self._append = Batcher[NewCheckpoint, None](
             "append_checkpoints",
             self._append_batch,
+            tenant=_tenant_of,
             key=lambda item: item.lease.task_id,
             size=lambda item: len(item.payload.data),
             metrics=metrics,
         )
         self._report = Batcher[Report, int](
-            "report_progress", self._report_batch, key=lambda item: item.lease.task_id, metrics=metrics
+            "report_progress", self._report_batch, tenant=_tenant_of, key=lambda item: item.lease.task_id, metrics=metrics
         )
         self._finish = Batcher[Finish, Finished](
             "finish_tasks",
             self._finish_batch,
+            tenant=_tenant_of,
             key=lambda item: item.lease.task_id,
             size=lambda item: len(item.payload.data) if item.payload else 0,
             metrics=metrics,
@@ -86,12 +91,16 @@ class Leases:
                 while True:
                     looked = False
                     self._registrations.hear(claim)
-                    found = await self._claim(claim)
-                    looked = True
+                    pause_seconds = CLAIM_POLL_SECONDS
+                    try:
+                        found = await self._claim(claim)
+                        looked = True
+                    except Locked:  # others' work may have come meanwhile
+                        pause_seconds = LOCKED_PAUSE_SECONDS
                     left = until - loop.time()
                     if found or left <= 0 or self._draining.is_set():
                         break
-                    await waiter.wait(min(left, CLAIM_POLL_SECONDS))
+                    await waiter.wait(min(left, pause_seconds))
         finally:
             if found or not looked:
                 for topic in topics:
@@ -163,13 +172,14 @@ class Leases:
         return await self._finish.run(items)
 
     async def _claim(self, claim: Claim) -> list[LeasedTask]:
-        """What there is: at once; else what others held a moment ago; else what has just fallen due."""
+        """What there is: at once; else what others held a moment ago; else what has just fallen due. Raises Locked when others
+        hold it for longer."""
         before = self._chores.promoted
-        found = await self._rows.claim_tasks(claim, wait=False) or await self._rows.claim_tasks(claim, wait=True)
+        found = await self._rows.claim_tasks(claim) or await self._rows.claim_tasks_in_turn(claim)
         if not found:
             await self._chores.promote_due()
             if self._chores.promoted != before:  # by whomever, since this claim looked
-                found = await self._rows.claim_tasks(claim, wait=True)
+                found = await self._rows.claim_tasks_in_turn(claim)
         return found
 
     async def _heartbeat_batch(self, items: Sequence[Heartbeat]) -> list[Extended | Refusal]:
@@ -193,6 +203,10 @@ class Leases:
         self._wakeups.wake_lanes(rows[0]["opened"])
         self._wakeups.wake_tasks(item.lease.task_id for item in items)
         return [Finished(row["retry_at"]) if row["outcome"] == "OK" else Refusal(Reason(row["outcome"])) for row in rows]
+
+
+def _tenant_of(item: Heartbeat | NewCheckpoint | Report | Finish) -> str:
+    return item.lease.tenant_id
 
 
 def _digest(item: Finish) -> bytes:

@@ -37,16 +37,33 @@ class Tasks:
         self._create = Batcher[NewTask, Created](
             "create_tasks",
             self._create_batch,
+            tenant=lambda item: item.tenant_id,
             key=lambda item: (item.tenant_id, item.request_id),
             size=lambda item: len(item.input.data) + len(item.contract.client_capabilities) + len(item.contract.output_schema),
             metrics=metrics,
         )
-        self._get = Batcher[TaskRead, Task]("get_tasks", self._get_batch, key=lambda _: object(), metrics=metrics, parallel=4)
+        self._get = Batcher[TaskRead, Task](
+            "get_tasks",
+            self._get_batch,
+            tenant=lambda item: item.ref.tenant_id,
+            key=lambda _: object(),
+            metrics=metrics,
+            parallel=4,
+            waits_for_rows=False,
+        )
         self._cancel = Batcher[tuple[TaskRef, bool], CancelOutcome](
-            "cancel_tasks", self._cancel_batch, key=lambda item: item[0].task_id, metrics=metrics
+            "cancel_tasks",
+            self._cancel_batch,
+            tenant=lambda item: item[0].tenant_id,
+            key=lambda item: item[0].task_id,
+            metrics=metrics,
         )
         self._attach = Batcher[tuple[TaskRef, int], None](
-            "attach_tasks", self._attach_batch, key=lambda item: item[0].task_id, metrics=metrics
+            "attach_tasks",
+            self._attach_batch,
+            tenant=lambda item: item[0].tenant_id,
+            key=lambda item: item[0].task_id,
+            metrics=metrics,
         )
 
     async def create_task(self, item: NewTask) -> Created:

@@ -25,6 +25,7 @@ class Waits:
         self._suspend = Batcher[Suspend, list[str]](
             "suspend_tasks",
             self._suspend_batch,
+            tenant=lambda item: item.lease.tenant_id,
             key=lambda item: item.lease.task_id,
             size=lambda item: sum(len(question.params) for question in item.questions),
             metrics=metrics,

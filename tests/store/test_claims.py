@@ -155,7 +155,7 @@ async def test_concurrent_claimers_never_pass_the_lease_limit(
             for number in range(5)
             for each in (store, second_store)
         ]
-        await blocked(database, count=5)
+        await blocked(database, count=4)
     answers = await asyncio.gather(*calls)
     assert sum(len(answer.tasks) for answer in answers) == limit
 

@@ -64,6 +64,7 @@ BEGIN
         GROUP BY 1 ORDER BY 2, 1 LIMIT v_window) x;
       IF v_cand IS NULL THEN RETURN; END IF;
       IF v_wait THEN
+        PERFORM set_config('lock_timeout', '2s', true);    -- others' work may come meanwhile
         PERFORM 1 FROM tenant t WHERE t.tenant_id = v_cand[1] FOR NO KEY UPDATE;
         -- And for its first task: whoever holds that without its tenant, as an attachment or the heartbeat of a lease that is
         -- over, tells nobody when it lets go. For one alone: to wait while others are held would be against the lock order.

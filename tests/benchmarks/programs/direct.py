@@ -27,14 +27,14 @@ DIGEST: Final = sha256(RESULT.data).digest()
 
 async def main(dsn: str, count: int) -> None:
     """Takes and ends so many tasks; prints the seconds."""
-    database = await open_database(dsn, size=LANES, registry=CollectorRegistry())
+    database = await open_database(dsn, size=4 * LANES, registry=CollectorRegistry())  # a quarter may wait in turn
     rows, left = LeaseRows(database), count
     began = time.perf_counter()
 
     async def lane(name: str) -> None:
         nonlocal left
         while left > 0:
-            taken = await rows.claim_tasks(_claim(name), wait=True)
+            taken = await rows.claim_tasks_in_turn(_claim(name))
             left -= len(taken)
             if taken:
                 await rows.finish_tasks([_finish(one) for one in taken])
