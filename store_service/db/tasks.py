@@ -199,6 +199,7 @@ def _task(row: asyncpg.Record) -> Task:
         created_at=row["created_at"],
         changed_at=row["changed_at"],
         ended_at=row["ended_at"],
+        redriven_at=row["redriven_at"],
         read_at=row["read_at"],
         change=row["change"],
         reports=tuple(Progress(*report) for report in reported),

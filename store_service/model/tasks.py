@@ -120,6 +120,8 @@ class Task(Struct, frozen=True, kw_only=True, gc=False):
     wait: Wait | None = None
     forked_from: str | None = None
     forked_checkpoints: int = 0
+    redriven_at: datetime | None = None
+    """When it was first sent back to work."""
 
 
 class TaskRef(Struct, frozen=True, gc=False):

@@ -75,7 +75,7 @@ def _make_contract(value: TaskContract) -> types_pb2.TaskContract:
 
 
 def to_task(value: Task) -> types_pb2.Task:
-    """A task. Its handle ends one ttl after its end."""
+    """A task. Its handle ends one ttl after its end, or when it is sent back to work."""
     message = _without_outcome(value)
     _write_outcome(value, message)
     return message
@@ -88,7 +88,7 @@ def write_task(value: Task, message: types_pb2.Task) -> None:
 
 
 def _without_outcome(value: Task) -> types_pb2.Task:
-    handle_expires_at = value.ended_at and value.ended_at + timedelta(milliseconds=value.contract.ttl_ms)
+    handle_expires_at = value.redriven_at or (value.ended_at and value.ended_at + timedelta(milliseconds=value.contract.ttl_ms))
     return types_pb2.Task(
         tenant_id=value.tenant_id,
         task_id=value.task_id,

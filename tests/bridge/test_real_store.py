@@ -8,18 +8,19 @@ import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import aiohttp
 import asyncpg
 import pytest
-from taskstore.v1 import tasks_pb2, types_pb2
+from taskstore.v1 import tasks_pb2, tenants_pb2, types_pb2
 
 from mcp_bridge.app import Bridge
 from mcp_bridge.config import Config
 from store_service.client import Context, ProtocolError, Worker
 from tests.bridge.client import TASKS, Client, headers_for, meta
 from tests.conftest import Clock, Stubs, snapshots
-from tests.store.builders import claim, complete, report, report_at_once
+from tests.store.builders import claim, complete, fail, report, report_at_once
 
 ROUTES = """
 version: 1
@@ -96,6 +97,23 @@ async def test_a_held_call_is_answered_with_what_the_worker_handed_over(user: Cl
     assert result["structuredContent"] == arguments
     assert (result["resultType"], "taskId" in result) == ("complete", False)
     assert (await user.call("refuse")).json["error"] == {"code": -32603, "message": "I will not"}
+
+
+@pytest.mark.row("T11")
+async def test_a_task_that_was_seen_to_fail_is_never_seen_at_work_again(user: Client, store: Stubs) -> None:
+    task_id = (await user.call("nobody", tasks=True)).result["taskId"]
+    [leased] = (await store.leases.LeaseTasks(claim(workflow="nobody", tenant_ids=["dev"]))).tasks
+    await store.leases.FailTask(fail(leased.lease))
+    assert (await user.task("get", task_id)).result["status"] == "failed"
+    request = tenants_pb2.RedriveTasksRequest(tenant_id="dev", request_id="r", actor="ann", task_ids=[task_id])
+    assert len((await store.tenants.RedriveTasks(request)).items) == 1
+    unknown = await user.task("get", str(uuid4()))
+    for action in ("get", "update", "cancel"):
+        answer = await user.task(action, task_id)
+        assert (answer.status, answer.body) == (400, unknown.body)
+    [again] = (await store.leases.LeaseTasks(claim(workflow="nobody", tenant_ids=["dev"]))).tasks
+    await store.leases.CompleteTask(complete(again.lease))
+    assert (await user.task("get", task_id)).body == unknown.body
 
 
 @pytest.mark.row("T2")

@@ -73,7 +73,7 @@ async def test_a_redriven_task_keeps_what_it_is_and_has_and_counts_anew(store: S
     assert outcomes(await redrive(store)) == [(task_id, "REDRIVEN")]
     task = await get(store, task_id)
     assert (task.state, task.WhichOneof("outcome"), task.HasField("ended_at"), task.HasField("handle_expires_at")) == (
-        QUEUED, None, False, False,
+        QUEUED, None, False, True,
     )  # fmt: skip
     assert (before.attempts, before.retries, task.attempts, task.retries, task.crashes) == (2, 1, 0, 0, 0)
     assert (task.checkpoints, task.input, task.contract, task.created_at) == (

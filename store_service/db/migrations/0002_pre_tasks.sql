@@ -68,6 +68,7 @@ CREATE TABLE tenure.task_state (
   ended_at            timestamptz,
   ttl_ms              bigint  NOT NULL,
   handle_ends_at      timestamptz,                   -- one ttl after its end
+  redriven_at         timestamptz,                   -- when it was first sent back to work: its handle ended then
   failed_for          text COLLATE "C" CHECK (failed_for IN ('WORKER', 'CRASH_LIMIT', 'EXECUTION_DEADLINE')),
   finish_token        bigint,                        -- replay memory of the last finish, until the next claim
   finish_digest       bytea,

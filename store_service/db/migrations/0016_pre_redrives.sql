@@ -76,7 +76,8 @@ BEGIN
     WITH again AS (
       UPDATE task_state s SET state = 'QUEUED', ready = true, ready_at = v_now, check_at = d.at, deadline_at = d.at,
         abandon_at = NULL, cancel_requested_at = NULL, cancel_at = NULL, lived = false, attempts = 0, crashes = 0, retries = 0,
-        ended_at = NULL, handle_ends_at = NULL, failed_for = NULL, lines = s.lines + 1, change = s.change + 1,
+        ended_at = NULL, handle_ends_at = NULL, redriven_at = coalesce(s.redriven_at, v_now), failed_for = NULL,
+        lines = s.lines + 1, change = s.change + 1,
         changed_at = greatest(s.changed_at, v_now)
       FROM unnest(v_found, v_outcomes) u(id, outcome)
       JOIN task t ON t.tenant_id = p_tenant AND t.task_id = u.id

@@ -199,6 +199,7 @@ class Task:
     deadline_at: int | None
     abandon_at: int | None = None
     forked_from: tuple[str, int] = ("", 0)
+    redriven_at: int | None = None
     early: dict[str, bytes] = field(default_factory=dict)
     early_given: int = 0
     state: str = "QUEUED"
@@ -286,7 +287,8 @@ class Task:
         answer = lean(
             tenant_id=self.tenant_id, task_id=self.task_id, state=self.state, contract=self.contract, priority=self.priority,
             created_at=self.created_at, changed_at=self.changed_at, ended_at=self.ended_at,
-            handle_expires_at=self.handle_ends_at, read_at=now, change=self.change, cancel_requested=self.wished,
+            handle_expires_at=self.redriven_at or self.handle_ends_at, read_at=now, change=self.change,
+            cancel_requested=self.wished,
             attempts=self.attempts, crashes=self.crashes, retries=self.retries, checkpoints=len(self.checkpoints),
             worker_id=self.worker_id, token=self.token, lease_expires_at=self.expires_at,
             forked_from_task_id=self.forked_from[0], forked_from_checkpoints=self.forked_from[1],

@@ -112,6 +112,7 @@ class Tenants(State):
         task.state, task.ready, task.ready_at, task.outcome, task.ended_at = "QUEUED", True, self.now, {}, None
         task.deadline_at = self._in(task.contract.get("execution_deadline_ms", 0))
         task.abandon_at = task.cancel_at = None
+        task.redriven_at = task.redriven_at or self.now
         task.wished = task.lived = False
         task.attempts = task.crashes = task.retries = 0
         self._tell(task, "REDRIVEN", detail=actor)

@@ -509,7 +509,9 @@ class Task(_message.Message):
 
     @_builtins.property
     def handle_expires_at(self) -> _timestamp_pb2.Timestamp:
-        """When its handle ends; absent while it lives, as a live task never outlives its handle."""
+        """When its handle ends; absent while it lives, as a live task never outlives its handle. A redrive ends the handle of the
+        task that failed, for good: whoever may have seen the end sees nothing after it.
+        """
 
     @_builtins.property
     def read_at(self) -> _timestamp_pb2.Timestamp:
