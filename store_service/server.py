@@ -21,6 +21,7 @@ from taskstore.v1 import (
 
 from store_service.archive.opening import open_destination
 from store_service.config import Config
+from store_service.db.audit import AuditRows
 from store_service.db.batch import BatchMetrics
 from store_service.db.budgets import BudgetRows
 from store_service.db.chores import ChoreRows
@@ -38,6 +39,7 @@ from store_service.db.tenants import TenantRows
 from store_service.db.waits import WaitRows
 from store_service.db.wakeups import Wakeups
 from store_service.model.limits import MESSAGE_BYTES
+from store_service.operations.audit import Audit
 from store_service.operations.budget_figures import BudgetFigures
 from store_service.operations.budgets import Budgets
 from store_service.operations.chores import Chores
@@ -201,7 +203,8 @@ class Store:
         watches = Watches(rows, wakeups, registry)
 
         check_rules()
-        guards = _guards(config)
+        audit = Audit(AuditRows(database))
+        guards = _guards(config, audit)
         age_ms = round(config.max_connection_age_seconds * 1000)
         options = [*SERVER_OPTIONS, ("grpc.max_connection_age_ms", age_ms), ("grpc.max_connection_age_grace_ms", 60_000)]
         server = grpc.aio.server(interceptors=[Calls(registry), *guards], options=options)
@@ -213,7 +216,9 @@ class Store:
         tasks_pb2_grpc.add_TaskServiceServicer_to_server(TaskService(tasks, waits, watches, explanations), server)
         leases_pb2_grpc.add_LeaseServiceServicer_to_server(LeaseService(leases, waits, budgets), server)
         tenants_pb2_grpc.add_TenantServiceServicer_to_server(
-            TenantService(Tenants(TenantRows(database), wakeups), Redrives(RedriveRows(database), wakeups), registrations),
+            TenantService(
+                Tenants(TenantRows(database), wakeups), Redrives(RedriveRows(database), wakeups), registrations, audit
+            ),
             server,
         )
         budgets_pb2_grpc.add_BudgetServiceServicer_to_server(BudgetService(budgets), server)
@@ -253,7 +258,7 @@ def _cleanup(config: Config, database: Database, registry: CollectorRegistry) ->
     return Cleanup(retention, plan, exports=exports, registry=registry)
 
 
-def _guards(config: Config) -> list[Guard]:
+def _guards(config: Config, audit: Audit) -> list[Guard]:
     """Who asks callers who they are; none where nobody is asked."""
     if not config.policy:
         return []
@@ -264,7 +269,7 @@ def _guards(config: Config) -> list[Guard]:
         authentication = TokenAuthentication(
             keys.current, policy.current, issuer=config.token_issuer, audience=config.token_audience
         )
-    return [Guard(authentication, policy.is_read)]
+    return [Guard(authentication, policy.is_read, audit)]
 
 
 def _listen(server: grpc.aio.Server, config: Config) -> int:

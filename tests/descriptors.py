@@ -13,7 +13,7 @@ READS: Final = frozenset(
         *("GetTask", "GetTasks", "FindTask", "ListTasks", "WatchTasks", "ListTaskHistory", "ListCheckpoints", "GetCheckpoint"),
         *("GetSignal", "ListSignals", "ExplainTask"),
         *("LoadInput", "LoadEarlyAnswers", "LoadCheckpoints", "WatchLeases"),
-        *("GetTenant", "ListRegistrations", "GetBudget", "ListBudgetFacts", "ListTombstones", "GetTombstone"),
+        *("GetTenant", "ListAuditLines", "ListRegistrations", "GetBudget", "ListBudgetFacts", "ListTombstones", "GetTombstone"),
         *("ListCleanupTenants", "GetRetention", "ListHolds", "ListPurges", "GetPurgeEvidence"),
     }
 )

@@ -34,14 +34,16 @@ BEGIN
   GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA tenure TO tenure_app, tenure_scheduler, tenure_governance;
   REVOKE DELETE ON tenure.task, tenure.task_state, tenure.history, tenure.checkpoint, tenure.outcome, tenure.tombstone,
     tenure.budget_fact, tenure.redrive, tenure.hold, tenure.tombstone_export, tenure.purge, tenure.purge_item,
-    tenure.purge_evidence, tenure.epoch, tenure.tenant FROM tenure_app, tenure_scheduler;
+    tenure.purge_evidence, tenure.epoch, tenure.tenant, tenure.audit_head, tenure.audit_line, tenure.audit_outcome
+    FROM tenure_app, tenure_scheduler;
   REVOKE UPDATE ON tenure.history, tenure.checkpoint, tenure.outcome, tenure.tombstone, tenure.budget_fact, tenure.redrive,
-    tenure.tombstone_export, tenure.purge_item, tenure.purge_evidence, tenure.epoch
+    tenure.tombstone_export, tenure.purge_item, tenure.purge_evidence, tenure.epoch, tenure.audit_line, tenure.audit_outcome
     FROM tenure_app, tenure_scheduler, tenure_governance;
   REVOKE INSERT ON tenure.tombstone, tenure.redrive, tenure.purge, tenure.purge_item, tenure.purge_evidence, tenure.epoch
     FROM tenure_app, tenure_scheduler;
   REVOKE UPDATE ON tenure.purge FROM tenure_app, tenure_scheduler;
-  REVOKE DELETE ON tenure.hold, tenure.tombstone_export, tenure.purge, tenure.purge_evidence FROM tenure_governance;
+  REVOKE DELETE ON tenure.hold, tenure.tombstone_export, tenure.purge, tenure.purge_evidence, tenure.audit_line,
+    tenure.audit_outcome FROM tenure_governance;
   GRANT SELECT ON tenure.tenant, tenure.lane, tenure.task_state, tenure.budget, tenure.reservation, tenure.audit,
     tenure.budget_audit TO tenure_metrics;
 END $$

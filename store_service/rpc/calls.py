@@ -15,7 +15,7 @@ from store_service.model.limits import BATCH_ITEMS, check_range
 from store_service.model.refusals import Reason, Refusal, invalid
 from store_service.rpc.handlers import Stream, Unary, wrap
 from store_service.rpc.policy import Role
-from store_service.rpc.rules import RULES
+from store_service.rpc.rules import CHANGES, RULES
 from store_service.rpc.status import to_status
 
 Request = TypeVar("Request")
@@ -94,7 +94,8 @@ class Calls(grpc.aio.ServerInterceptor):
         log = structlog.get_logger()
         level = log.warning if outcome in ("INTERNAL", *_TROUBLE) else log.info
         level("call", method=method, outcome=outcome, ms=round(seconds * 1000, 2), **_ids(request))
-        if method in _AUDITED:  # by whom is told by the `caller` of the line, as in every other
+        is_operators = structlog.contextvars.get_contextvars().get("role") == Role.OPERATOR
+        if method in _AUDITED or (is_operators and method in CHANGES):  # the line has its `caller`, as every other
             log.info(
                 "audit",
                 action=method,

@@ -12,9 +12,11 @@ from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 
 from store_service.model.refusals import Reason, Refusal
+from store_service.operations.audit import Audit
+from store_service.rpc.audited import audited
 from store_service.rpc.handlers import Stream, Unary, wrap
 from store_service.rpc.policy import Caller, Permission, Role
-from store_service.rpc.rules import PERMISSIONS, RULES
+from store_service.rpc.rules import CHANGES, PERMISSIONS, RULES
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Check = Callable[[Caller, Any], None]
@@ -46,9 +48,10 @@ class CertificateAuthentication:
 class Guard(grpc.aio.ServerInterceptor):
     """Admits calls: known callers, by their role, to their tenants, workflows and leases, and not too many at once."""
 
-    def __init__(self, authentication: Authentication, is_policy_read: Callable[[], bool]) -> None:
+    def __init__(self, authentication: Authentication, is_policy_read: Callable[[], bool], audit: Audit) -> None:
         self._authentication = authentication
         self._is_policy_read = is_policy_read
+        self._audit = audit
         self._under_way: Counter[str] = Counter()
 
     async def intercept_service(
@@ -63,16 +66,18 @@ class Guard(grpc.aio.ServerInterceptor):
             return handler
         roles = RULES[service][method]
         read = handler.request_deserializer
-        unary = partial(self._unary, roles, PERMISSIONS.get(method))
+        unary = partial(self._unary, method, roles, PERMISSIONS.get(method))
         return wrap(handler, unary=unary, stream=partial(self._stream, roles), read=read)
 
-    def _unary(self, roles: frozenset[Role], permission: Permission | None, inner: Unary) -> Unary:
+    def _unary(self, method: str, roles: frozenset[Role], permission: Permission | None, inner: Unary) -> Unary:
         async def call(request: Any, context: Context) -> Any:
             caller = await self._identify(roles, context)
             check(caller, request)
             if permission is not None:
                 self._permit(caller, permission, request)
             with self._one_more(caller):
+                if caller.role is Role.OPERATOR and method in CHANGES:
+                    return await audited(self._audit, caller, method, inner)(request, context)
                 return await inner(request, context)
 
         return call
@@ -92,7 +97,7 @@ class Guard(grpc.aio.ServerInterceptor):
 
     async def _identify(self, roles: frozenset[Role], context: Context) -> Caller:
         caller = await self._authentication.identify(context)
-        structlog.contextvars.bind_contextvars(caller=caller.identity)
+        structlog.contextvars.bind_contextvars(caller=caller.identity, role=caller.role.value)
         if caller.role not in roles:
             raise Refusal(Reason.PERMISSION_DENIED)
         return caller

@@ -65,6 +65,7 @@ RULES: Final[Mapping[str, Mapping[str, frozenset[Role]]]] = {
         "ResumeWork": _OPERATOR,
         "RedriveTasks": _OPERATOR,
         "ListRegistrations": _READERS,
+        "ListAuditLines": _AUDIT,
     },
     "BudgetService": {
         "SetBudgetPolicy": _OPERATOR,
@@ -113,6 +114,14 @@ PERMISSIONS: Final[Mapping[str, Permission]] = {
     "GetPurgeEvidence": Permission.GET_PURGE_EVIDENCE,
 }
 """What a method takes besides its role, for the tenant that it names."""
+
+CHANGES: Final = frozenset(
+    method
+    for rules in RULES.values()
+    for method, roles in rules.items()
+    if Role.OPERATOR in roles and not method.startswith(("Get", "List", "Watch", "Explain", "Heartbeat"))
+)
+"""What operators change things by."""
 
 SERVICES: Final[Mapping[str, ServiceDescriptor]] = {
     name: module.DESCRIPTOR.services_by_name[name]

@@ -11,6 +11,7 @@ from store_service.model.pauses import WorkScope
 from store_service.model.redrives import Redrive
 from store_service.model.refusals import invalid
 from store_service.model.tasks import FailureReason, TenantPolicy
+from store_service.operations.audit import Audit
 from store_service.operations.explanations import Registrations
 from store_service.operations.redrives import Redrives
 from store_service.operations.tenants import Tenants
@@ -23,10 +24,11 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class TenantService(tenants_pb2_grpc.TenantServiceServicer):
     """See `tenants.proto`."""
 
-    def __init__(self, tenants: Tenants, redrives: Redrives, registrations: Registrations) -> None:
+    def __init__(self, tenants: Tenants, redrives: Redrives, registrations: Registrations, audit: Audit) -> None:
         self._tenants = tenants
         self._registrations = registrations
         self._redrives = redrives
+        self._audit = audit
 
     async def SetTenantPolicy(
         self, request: tenants_pb2.SetTenantPolicyRequest, context: Context
@@ -78,6 +80,16 @@ class TenantService(tenants_pb2_grpc.TenantServiceServicer):
             ],
             replayed=done.replayed,
         )
+
+    async def ListAuditLines(
+        self, request: tenants_pb2.ListAuditLinesRequest, context: Context
+    ) -> tenants_pb2.ListAuditLinesResponse:
+        lines = await self._audit.list_audit_lines(
+            check_name("tenant_id", request.tenant_id),
+            after_cursor=check_range("after_cursor", request.after_cursor, range(2**63)),
+            limit=check_page("page_size", request.page_size, most=limits.LIST_PAGE),
+        )
+        return tenants_pb2.ListAuditLinesResponse(lines=[writing.to_audit_line(one) for one in lines])
 
 
 def _read_scope(message: tenants_pb2.WorkScope) -> WorkScope:

@@ -7,6 +7,7 @@ from typing import assert_never
 from google.protobuf import timestamp_pb2
 from taskstore.v1 import leases_pb2, retention_pb2, tasks_pb2, tenants_pb2, types_pb2
 
+from store_service.model.audit import AuditLine
 from store_service.model.leases import (
     Extended,
     LeasedTask,
@@ -325,6 +326,19 @@ def to_export(value: TombstoneExport) -> retention_pb2.TombstoneExport:
         receipt=value.receipt,
         confirmed_by=value.confirmed_by,
         confirmed_at=to_time(value.confirmed_at),
+    )
+
+
+def to_audit_line(value: AuditLine) -> tenants_pb2.AuditLine:
+    """A line of the audit."""
+    return tenants_pb2.AuditLine(
+        tenant_id=value.tenant_id,
+        cursor=value.cursor,
+        caller=value.caller,
+        method=value.method,
+        request=value.request,
+        at=to_time(value.at),
+        outcome=value.outcome,
     )
 
 

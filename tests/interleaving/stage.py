@@ -71,6 +71,10 @@ class Session(Database):
         self.budgets = BudgetRows(self)
         self.redrives = RedriveRows(self)
 
+    @property
+    def size(self) -> int:
+        return 4
+
     async def read(self, query: str, *arguments: Any) -> list[asyncpg.Record]:
         return await self.write(query, *arguments)
 

@@ -318,6 +318,7 @@ async def test_the_fields_of_policies_and_of_retention(store: Stubs) -> None:
         ("after_cursor", "after_cursor", (-1,), (0, 2**63 - 1)),
     ]
     await assert_bounds(store.retention.ListTombstones, listed, bounds)
+    await assert_bounds(store.tenants.ListAuditLines, tenants_pb2.ListAuditLinesRequest(tenant_id=TENANT), bounds)
     stone = retention_pb2.GetTombstoneRequest(tenant_id=TENANT, task_id=SOME_ID)
     await assert_bounds(store.retention.GetTombstone, stone, [("task_id", "task_id", IDS_REFUSED, ())])
 

@@ -11,6 +11,7 @@ import pytest
 
 import store_service
 from store_service.db.queries import Queries
+from store_service.model.audit import AuditLine
 from store_service.model.explanations import Situation
 from store_service.model.purges import Purge, PurgeEvidence, TombstoneExport
 from store_service.model.retention import Hold, Tombstone
@@ -46,6 +47,7 @@ WHOLE: Final = {
     "decide_purge": PURGE | {"outcome"},
     "execute_purge": EVIDENCE | {"outcome"},
     "get_purge_evidence": EVIDENCE,
+    "list_audit_lines": {field.name for field in fields(AuditLine)},
 }
 """Rows that are read as a whole, into a class."""
 UNREAD: Final = {

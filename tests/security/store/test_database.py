@@ -20,9 +20,9 @@ from tests.store.builders import checkpoint, complete, create_and_lease, set_pol
 ROLES: Final = ("tenure_app", "tenure_scheduler", "tenure_governance", "tenure_metrics")
 NOT_OF_TENANTS: Final = {"epoch", "worker_claim"}
 WRITTEN_ONCE: Final = {"history", "checkpoint", "outcome", "tombstone", "budget_fact", "redrive", "epoch", "tombstone_export",
-                       "purge_item", "purge_evidence"}  # fmt: skip
+                       "purge_item", "purge_evidence", "audit_line", "audit_outcome"}  # fmt: skip
 """What nobody changes."""
-KEPT: Final = WRITTEN_ONCE | {"tenant", "task", "task_state", "hold", "purge"}
+KEPT: Final = WRITTEN_ONCE | {"tenant", "task", "task_state", "hold", "purge", "audit_head"}
 """What the store deletes nothing of."""
 
 
@@ -63,6 +63,8 @@ async def test_the_store_changes_nothing_that_is_written_once_and_deletes_nothin
             assert await database.fetchval(may, role, table, "UPDATE") == changes, f"{role} {table}"
             assert not await database.fetchval(may, role, table, "TRUNCATE")
         assert await database.fetchval(may, "tenure_governance", table, "UPDATE") == (table not in WRITTEN_ONCE)
+        if table in ("audit_line", "audit_outcome"):
+            assert not await database.fetchval(may, "tenure_governance", table, "DELETE")
         for action in ("INSERT", "UPDATE", "DELETE"):
             assert not await database.fetchval(may, "tenure_metrics", table, action)
     for table in ("hold", "tombstone_export", "purge", "purge_evidence", "budget_fact"):
@@ -139,7 +141,7 @@ MUTATIONS: Final = (
 
 @pytest.mark.row("P2")
 async def test_with_the_tenant_taken_out_of_every_query_no_tenant_sees_another(
-    dsn: str, store: Stubs, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    dsn: str, store: Stubs, clock: Clock, database: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tasks = {}
     for tenant_id in ("acme", "globex"):
@@ -150,6 +152,7 @@ async def test_with_the_tenant_taken_out_of_every_query_no_tenant_sees_another(
         signal = tasks_pb2.PublishSignalRequest(tenant_id=tenant_id, signal_id=f"signal of {tenant_id}", task_id=lease.task_id)
         signal.name, signal.payload.data = "go", b"1"
         await store.tasks.PublishSignal(signal)
+        await database.execute("SELECT tenure.add_audit_line(tenure.allow($1), 'ann', 'of ' || $1, '')", tenant_id)
         tasks[tenant_id] = lease.task_id
     wrong: dict[str, str] = {}
     whole = Queries.__getitem__
@@ -171,7 +174,7 @@ async def test_with_the_tenant_taken_out_of_every_query_no_tenant_sees_another(
     assert wrong.keys() >= {
         *("get_tasks", "list_tasks", "list_all_tasks", "list_task_history", "list_checkpoints", "is_task", "get_signal"),
         *("get_tenant", "list_signals", "list_signals_of_task"),
-        *("get_budget", "list_tombstones", "get_tombstone"),
+        *("get_budget", "list_tombstones", "get_tombstone", "list_audit_lines"),
     }
 
 
@@ -203,5 +206,7 @@ async def no_tenant_sees_another(stubs: Stubs, tasks: dict[str, str]) -> None:
         assert (await stubs.budgets.GetBudget(budgets_pb2.GetBudgetRequest(tenant_id=own))).budget.tenant_id == own
         with pytest.raises(grpc.aio.AioRpcError, match="no such tombstone"):
             await stubs.retention.GetTombstone(retention_pb2.GetTombstoneRequest(tenant_id=own, task_id=theirs))
+        audit = await stubs.tenants.ListAuditLines(tenants_pb2.ListAuditLinesRequest(tenant_id=own))
+        assert [line.method for line in audit.lines] == [f"of {own}"]
         tombstones = await stubs.retention.ListTombstones(retention_pb2.ListTombstonesRequest(tenant_id=own))
         assert not tombstones.tombstones

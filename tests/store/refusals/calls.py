@@ -180,6 +180,7 @@ _OTHERS: Final[dict[str, Callable[[Scene], Awaitable[Message]]]] = {
     "ResumeWork": _tenant_of(tenants_pb2.ResumeWorkRequest),
     "ListRegistrations": _tenant_of(tenants_pb2.ListRegistrationsRequest),
     "RedriveTasks": _tenant_of(tenants_pb2.RedriveTasksRequest, request_id="redrive", actor="ann"),
+    "ListAuditLines": _tenant_of(tenants_pb2.ListAuditLinesRequest),
     "SetBudgetPolicy": _set_budget_policy,
     "RemoveBudgetPolicy": _tenant_of(budgets_pb2.RemoveBudgetPolicyRequest),
     "GetBudget": _tenant_of(budgets_pb2.GetBudgetRequest),

@@ -26,7 +26,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from taskstore.v1 import types_pb2 as taskstore_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ataskstore/v1/tenants.proto\x12\x0ctaskstore.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18taskstore/v1/types.proto\"\x8a\x01\n\x0cTenantPolicy\x12\x17\n\x0fmax_outstanding\x18\x01 \x01(\x05\x12\x12\n\nmax_leased\x18\x02 \x01(\x05\x12\x14\n\x0cretention_ms\x18\x03 \x01(\x03\x12\x17\n\x0fmax_input_bytes\x18\x04 \x01(\x05\x12\x1e\n\x16max_creates_per_second\x18\x05 \x01(\x05\"\x91\x01\n\x06Tenant\x12\x11\n\ttenant_id\x18\x01 \x01(\t\x12*\n\x06policy\x18\x02 \x01(\x0b\x32\x1a.taskstore.v1.TenantPolicy\x12\x13\n\x0boutstanding\x18\x03 \x01(\x05\x12\x0e\n\x06leased\x18\x04 \x01(\x05\x12#\n\x06pauses\x18\x05 \x03(\x0b\x32\x13.taskstore.v1.Pause\"7\n\tWorkScope\x12\x10\n\x08workflow\x18\x01 \x01(\t\x12\x18\n\x10workflow_version\x18\x02 \x01(\x05\"}\n\x05Pause\x12&\n\x05scope\x18\x01 \x01(\x0b\x32\x17.taskstore.v1.WorkScope\x12\r\n\x05\x61\x63tor\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12-\n\tpaused_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"W\n\x16SetTenantPolicyRequest\x12\x11\n\ttenant_id\x18\x01 \x01(\t\x12*\n\x06policy\x18\x02 \x01(\x0b\x32\x1a.taskstore.v1.TenantPolicy\"?\n\x17SetTenantPolicyResponse\x12$\n\x06tenant\x18\x01 \x01(\x0b\x32\x14.taskstore.v1.Tenant\"%\n\x10GetTenantRequest\x12\x11\n\ttenant_id\x18\x01 \x01(\t\"9\n\x11GetTenantResponse\x12$\n\x06tenant\x18\x01 \x01(\x0b\x32\x14.taskstore.v1.Tenant\"l\n\x10PauseWorkRequest\x12\x11\n\ttenant_id\x18\x01 \x01(\t\x12&\n\x05scope\x18\x02 \x01(\x0b\x32\x17.taskstore.v1.WorkScope\x12\r\n\x05\x61\x63tor\x18\x03 \x01(\t\x12\x0e\n\x06reason\x18\x04 \x01(\t\"9\n\x11PauseWorkResponse\x12$\n\x06tenant\x18\x01 \x01(\x0b\x32\x14.taskstore.v1.Tenant\"N\n\x11ResumeWorkRequest\x12\x11\n\ttenant_id\x18\x01 \x01(\t\x12&\n\x05scope\x18\x02 \x01(\x0b\x32\x17.taskstore.v1.WorkScope\":\n\x12ResumeWorkResponse\x12$\n\x06tenant\x18\x01 \x01(\x0b\x32\x14.taskstore.v1.Tenant\"\xb7\x02\n\x13RedriveTasksRequest\x12\x11\n\ttenant_id\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\r\n\x05\x61\x63tor\x18\x03 \x01(\t\x12&\n\x05scope\x18\x04 \x01(\x0b\x32\x17.taskstore.v1.WorkScope\x12,\n\x07reasons\x18\x05 \x03(\x0e\x32\x1b.taskstore.v1.FailureReason\x12/\n\x0b\x66\x61iled_from\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x31\n\rfailed_before\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08task_ids\x18\x08 \x03(\t\x12\r\n\x05limit\x18\t \x01(\x05\x12\x0f\n\x07\x64ry_run\x18\n \x01(\x08\"\xa8\x01\n\x14RedriveTasksResponse\x12\x36\n\x05items\x18\x01 \x03(\x0b\x32\'.taskstore.v1.RedriveTasksResponse.Item\x12\x10\n\x08replayed\x18\x02 \x01(\x08\x1a\x46\n\x04Item\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12-\n\x07outcome\x18\x02 \x01(\x0e\x32\x1c.taskstore.v1.RedriveOutcome\"-\n\x18ListRegistrationsRequest\x12\x11\n\ttenant_id\x18\x01 \x01(\t\"\xd2\x01\n\x19ListRegistrationsResponse\x12K\n\rregistrations\x18\x01 \x03(\x0b\x32\x34.taskstore.v1.ListRegistrationsResponse.Registration\x1ah\n\x0cRegistration\x12\x10\n\x08workflow\x18\x01 \x01(\t\x12\x18\n\x10workflow_version\x18\x02 \x01(\x05\x12,\n\x08\x61sked_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp*\x96\x01\n\x0eRedriveOutcome\x12\x1f\n\x1bREDRIVE_OUTCOME_UNSPECIFIED\x10\x00\x12\x1c\n\x18REDRIVE_OUTCOME_REDRIVEN\x10\x01\x12%\n!REDRIVE_OUTCOME_OUTSTANDING_LIMIT\x10\x02\x12\x1e\n\x1aREDRIVE_OUTCOME_NOT_FAILED\x10\x03\x32\x99\x04\n\rTenantService\x12^\n\x0fSetTenantPolicy\x12$.taskstore.v1.SetTenantPolicyRequest\x1a%.taskstore.v1.SetTenantPolicyResponse\x12L\n\tGetTenant\x12\x1e.taskstore.v1.GetTenantRequest\x1a\x1f.taskstore.v1.GetTenantResponse\x12L\n\tPauseWork\x12\x1e.taskstore.v1.PauseWorkRequest\x1a\x1f.taskstore.v1.PauseWorkResponse\x12O\n\nResumeWork\x12\x1f.taskstore.v1.ResumeWorkRequest\x1a .taskstore.v1.ResumeWorkResponse\x12U\n\x0cRedriveTasks\x12!.taskstore.v1.RedriveTasksRequest\x1a\".taskstore.v1.RedriveTasksResponse\x12\x64\n\x11ListRegistrations\x12&.taskstore.v1.ListRegistrationsRequest\x1a\'.taskstore.v1.ListRegistrationsResponseB@\n\x17\x64\x65v.tenure.taskstore.v1P\x01Z#tenure.dev/taskstore/v1;taskstorev1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ataskstore/v1/tenants.proto\x12\x0ctaskstore.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18taskstore/v1/types.proto\"\x8a\x01\n\x0cTenantPolicy\x12\x17\n\x0fmax_outstanding\x18\x01 \x01(\x05\x12\x12\n\nmax_leased\x18\x02 \x01(\x05\x12\x14\n\x0cretention_ms\x18\x03 \x01(\x03\x12\x17\n\x0fmax_input_bytes\x18\x04 \x01(\x05\x12\x1e\n\x16max_creates_per_second\x18\x05 \x01(\x05\"\x91\x01\n\x06Tenant\x12\x11\n\ttenant_id\x18\x01 \x01(\t\x12*\n\x06policy\x18\x02 \x01(\x0b\x32\x1a.taskstore.v1.TenantPolicy\x12\x13\n\x0boutstanding\x18\x03 \x01(\x05\x12\x0e\n\x06leased\x18\x04 \x01(\x05\x12#\n\x06pauses\x18\x05 \x03(\x0b\x32\x13.taskstore.v1.Pause\"7\n\tWorkScope\x12\x10\n\x08workflow\x18\x01 \x01(\t\x12\x18\n\x10workflow_version\x18\x02 \x01(\x05\"}\n\x05Pause\x12&\n\x05scope\x18\x01 \x01(\x0b\x32\x17.taskstore.v1.WorkScope\x12\r\n\x05\x61\x63tor\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12-\n\tpaused_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\x98\x01\n\tAuditLine\x12\x11\n\ttenant_id\x18\x01 \x01(\t\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\x03\x12\x0e\n\x06\x63\x61ller\x18\x03 \x01(\t\x12\x0e\n\x06method\x18\x04 \x01(\t\x12\x0f\n\x07request\x18\x05 \x01(\t\x12&\n\x02\x61t\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07outcome\x18\x07 \x01(\t\"S\n\x15ListAuditLinesRequest\x12\x11\n\ttenant_id\x18\x01 \x01(\t\x12\x14\n\x0c\x61\x66ter_cursor\x18\x02 \x01(\x03\x12\x11\n\tpage_size\x18\x03 \x01(\x05\"@\n\x16ListAuditLinesResponse\x12&\n\x05lines\x18\x01 \x03(\x0b\x32\x17.taskstore.v1.AuditLine\"W\n\x16SetTenantPolicyRequest\x12\x11\n\ttenant_id\x18\x01 \x01(\t\x12*\n\x06policy\x18\x02 \x01(\x0b\x32\x1a.taskstore.v1.TenantPolicy\"?\n\x17SetTenantPolicyResponse\x12$\n\x06tenant\x18\x01 \x01(\x0b\x32\x14.taskstore.v1.Tenant\"%\n\x10GetTenantRequest\x12\x11\n\ttenant_id\x18\x01 \x01(\t\"9\n\x11GetTenantResponse\x12$\n\x06tenant\x18\x01 \x01(\x0b\x32\x14.taskstore.v1.Tenant\"l\n\x10PauseWorkRequest\x12\x11\n\ttenant_id\x18\x01 \x01(\t\x12&\n\x05scope\x18\x02 \x01(\x0b\x32\x17.taskstore.v1.WorkScope\x12\r\n\x05\x61\x63tor\x18\x03 \x01(\t\x12\x0e\n\x06reason\x18\x04 \x01(\t\"9\n\x11PauseWorkResponse\x12$\n\x06tenant\x18\x01 \x01(\x0b\x32\x14.taskstore.v1.Tenant\"N\n\x11ResumeWorkRequest\x12\x11\n\ttenant_id\x18\x01 \x01(\t\x12&\n\x05scope\x18\x02 \x01(\x0b\x32\x17.taskstore.v1.WorkScope\":\n\x12ResumeWorkResponse\x12$\n\x06tenant\x18\x01 \x01(\x0b\x32\x14.taskstore.v1.Tenant\"\xb7\x02\n\x13RedriveTasksRequest\x12\x11\n\ttenant_id\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\r\n\x05\x61\x63tor\x18\x03 \x01(\t\x12&\n\x05scope\x18\x04 \x01(\x0b\x32\x17.taskstore.v1.WorkScope\x12,\n\x07reasons\x18\x05 \x03(\x0e\x32\x1b.taskstore.v1.FailureReason\x12/\n\x0b\x66\x61iled_from\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x31\n\rfailed_before\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08task_ids\x18\x08 \x03(\t\x12\r\n\x05limit\x18\t \x01(\x05\x12\x0f\n\x07\x64ry_run\x18\n \x01(\x08\"\xa8\x01\n\x14RedriveTasksResponse\x12\x36\n\x05items\x18\x01 \x03(\x0b\x32\'.taskstore.v1.RedriveTasksResponse.Item\x12\x10\n\x08replayed\x18\x02 \x01(\x08\x1a\x46\n\x04Item\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12-\n\x07outcome\x18\x02 \x01(\x0e\x32\x1c.taskstore.v1.RedriveOutcome\"-\n\x18ListRegistrationsRequest\x12\x11\n\ttenant_id\x18\x01 \x01(\t\"\xd2\x01\n\x19ListRegistrationsResponse\x12K\n\rregistrations\x18\x01 \x03(\x0b\x32\x34.taskstore.v1.ListRegistrationsResponse.Registration\x1ah\n\x0cRegistration\x12\x10\n\x08workflow\x18\x01 \x01(\t\x12\x18\n\x10workflow_version\x18\x02 \x01(\x05\x12,\n\x08\x61sked_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp*\x96\x01\n\x0eRedriveOutcome\x12\x1f\n\x1bREDRIVE_OUTCOME_UNSPECIFIED\x10\x00\x12\x1c\n\x18REDRIVE_OUTCOME_REDRIVEN\x10\x01\x12%\n!REDRIVE_OUTCOME_OUTSTANDING_LIMIT\x10\x02\x12\x1e\n\x1aREDRIVE_OUTCOME_NOT_FAILED\x10\x03\x32\xf6\x04\n\rTenantService\x12^\n\x0fSetTenantPolicy\x12$.taskstore.v1.SetTenantPolicyRequest\x1a%.taskstore.v1.SetTenantPolicyResponse\x12L\n\tGetTenant\x12\x1e.taskstore.v1.GetTenantRequest\x1a\x1f.taskstore.v1.GetTenantResponse\x12L\n\tPauseWork\x12\x1e.taskstore.v1.PauseWorkRequest\x1a\x1f.taskstore.v1.PauseWorkResponse\x12O\n\nResumeWork\x12\x1f.taskstore.v1.ResumeWorkRequest\x1a .taskstore.v1.ResumeWorkResponse\x12U\n\x0cRedriveTasks\x12!.taskstore.v1.RedriveTasksRequest\x1a\".taskstore.v1.RedriveTasksResponse\x12\x64\n\x11ListRegistrations\x12&.taskstore.v1.ListRegistrationsRequest\x1a\'.taskstore.v1.ListRegistrationsResponse\x12[\n\x0eListAuditLines\x12#.taskstore.v1.ListAuditLinesRequest\x1a$.taskstore.v1.ListAuditLinesResponseB@\n\x17\x64\x65v.tenure.taskstore.v1P\x01Z#tenure.dev/taskstore/v1;taskstorev1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,8 +34,8 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'taskstore.v1.tenants_pb2', 
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\027dev.tenure.taskstore.v1P\001Z#tenure.dev/taskstore/v1;taskstorev1'
-  _globals['_REDRIVEOUTCOME']._serialized_start=1883
-  _globals['_REDRIVEOUTCOME']._serialized_end=2033
+  _globals['_REDRIVEOUTCOME']._serialized_start=2189
+  _globals['_REDRIVEOUTCOME']._serialized_end=2339
   _globals['_TENANTPOLICY']._serialized_start=104
   _globals['_TENANTPOLICY']._serialized_end=242
   _globals['_TENANT']._serialized_start=245
@@ -44,34 +44,40 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_WORKSCOPE']._serialized_end=447
   _globals['_PAUSE']._serialized_start=449
   _globals['_PAUSE']._serialized_end=574
-  _globals['_SETTENANTPOLICYREQUEST']._serialized_start=576
-  _globals['_SETTENANTPOLICYREQUEST']._serialized_end=663
-  _globals['_SETTENANTPOLICYRESPONSE']._serialized_start=665
-  _globals['_SETTENANTPOLICYRESPONSE']._serialized_end=728
-  _globals['_GETTENANTREQUEST']._serialized_start=730
-  _globals['_GETTENANTREQUEST']._serialized_end=767
-  _globals['_GETTENANTRESPONSE']._serialized_start=769
-  _globals['_GETTENANTRESPONSE']._serialized_end=826
-  _globals['_PAUSEWORKREQUEST']._serialized_start=828
-  _globals['_PAUSEWORKREQUEST']._serialized_end=936
-  _globals['_PAUSEWORKRESPONSE']._serialized_start=938
-  _globals['_PAUSEWORKRESPONSE']._serialized_end=995
-  _globals['_RESUMEWORKREQUEST']._serialized_start=997
-  _globals['_RESUMEWORKREQUEST']._serialized_end=1075
-  _globals['_RESUMEWORKRESPONSE']._serialized_start=1077
-  _globals['_RESUMEWORKRESPONSE']._serialized_end=1135
-  _globals['_REDRIVETASKSREQUEST']._serialized_start=1138
-  _globals['_REDRIVETASKSREQUEST']._serialized_end=1449
-  _globals['_REDRIVETASKSRESPONSE']._serialized_start=1452
-  _globals['_REDRIVETASKSRESPONSE']._serialized_end=1620
-  _globals['_REDRIVETASKSRESPONSE_ITEM']._serialized_start=1550
-  _globals['_REDRIVETASKSRESPONSE_ITEM']._serialized_end=1620
-  _globals['_LISTREGISTRATIONSREQUEST']._serialized_start=1622
-  _globals['_LISTREGISTRATIONSREQUEST']._serialized_end=1667
-  _globals['_LISTREGISTRATIONSRESPONSE']._serialized_start=1670
-  _globals['_LISTREGISTRATIONSRESPONSE']._serialized_end=1880
-  _globals['_LISTREGISTRATIONSRESPONSE_REGISTRATION']._serialized_start=1776
-  _globals['_LISTREGISTRATIONSRESPONSE_REGISTRATION']._serialized_end=1880
-  _globals['_TENANTSERVICE']._serialized_start=2036
-  _globals['_TENANTSERVICE']._serialized_end=2573
+  _globals['_AUDITLINE']._serialized_start=577
+  _globals['_AUDITLINE']._serialized_end=729
+  _globals['_LISTAUDITLINESREQUEST']._serialized_start=731
+  _globals['_LISTAUDITLINESREQUEST']._serialized_end=814
+  _globals['_LISTAUDITLINESRESPONSE']._serialized_start=816
+  _globals['_LISTAUDITLINESRESPONSE']._serialized_end=880
+  _globals['_SETTENANTPOLICYREQUEST']._serialized_start=882
+  _globals['_SETTENANTPOLICYREQUEST']._serialized_end=969
+  _globals['_SETTENANTPOLICYRESPONSE']._serialized_start=971
+  _globals['_SETTENANTPOLICYRESPONSE']._serialized_end=1034
+  _globals['_GETTENANTREQUEST']._serialized_start=1036
+  _globals['_GETTENANTREQUEST']._serialized_end=1073
+  _globals['_GETTENANTRESPONSE']._serialized_start=1075
+  _globals['_GETTENANTRESPONSE']._serialized_end=1132
+  _globals['_PAUSEWORKREQUEST']._serialized_start=1134
+  _globals['_PAUSEWORKREQUEST']._serialized_end=1242
+  _globals['_PAUSEWORKRESPONSE']._serialized_start=1244
+  _globals['_PAUSEWORKRESPONSE']._serialized_end=1301
+  _globals['_RESUMEWORKREQUEST']._serialized_start=1303
+  _globals['_RESUMEWORKREQUEST']._serialized_end=1381
+  _globals['_RESUMEWORKRESPONSE']._serialized_start=1383
+  _globals['_RESUMEWORKRESPONSE']._serialized_end=1441
+  _globals['_REDRIVETASKSREQUEST']._serialized_start=1444
+  _globals['_REDRIVETASKSREQUEST']._serialized_end=1755
+  _globals['_REDRIVETASKSRESPONSE']._serialized_start=1758
+  _globals['_REDRIVETASKSRESPONSE']._serialized_end=1926
+  _globals['_REDRIVETASKSRESPONSE_ITEM']._serialized_start=1856
+  _globals['_REDRIVETASKSRESPONSE_ITEM']._serialized_end=1926
+  _globals['_LISTREGISTRATIONSREQUEST']._serialized_start=1928
+  _globals['_LISTREGISTRATIONSREQUEST']._serialized_end=1973
+  _globals['_LISTREGISTRATIONSRESPONSE']._serialized_start=1976
+  _globals['_LISTREGISTRATIONSRESPONSE']._serialized_end=2186
+  _globals['_LISTREGISTRATIONSRESPONSE_REGISTRATION']._serialized_start=2082
+  _globals['_LISTREGISTRATIONSRESPONSE_REGISTRATION']._serialized_end=2186
+  _globals['_TENANTSERVICE']._serialized_start=2342
+  _globals['_TENANTSERVICE']._serialized_end=2972
 # @@protoc_insertion_point(module_scope)

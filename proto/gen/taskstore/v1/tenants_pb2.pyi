@@ -200,6 +200,108 @@ class Pause(_message.Message):
 Global___Pause: _TypeAlias = Pause  # noqa: Y015
 
 @_typing.final
+class AuditLine(_message.Message):
+    """One call of an operator that changes something."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_ID_FIELD_NUMBER: _builtins.int
+    CURSOR_FIELD_NUMBER: _builtins.int
+    CALLER_FIELD_NUMBER: _builtins.int
+    METHOD_FIELD_NUMBER: _builtins.int
+    REQUEST_FIELD_NUMBER: _builtins.int
+    AT_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    tenant_id: _builtins.str
+    """The tenant."""
+    cursor: _builtins.int
+    """Grows by one with each line of the tenant, from 1."""
+    caller: _builtins.str
+    """The identity in the caller's certificate or token."""
+    method: _builtins.str
+    """The method, such as `CancelTask`."""
+    request: _builtins.str
+    """The request in the text format of Protocol Buffers, without its payloads; its first 4,096 characters."""
+    outcome: _builtins.str
+    """OK, or the reason of its refusal. Empty while it is under way, and where its end is not known."""
+    @_builtins.property
+    def at(self) -> _timestamp_pb2.Timestamp:
+        """When it began."""
+
+    def __init__(
+        self,
+        *,
+        tenant_id: _builtins.str = ...,
+        cursor: _builtins.int = ...,
+        caller: _builtins.str = ...,
+        method: _builtins.str = ...,
+        request: _builtins.str = ...,
+        at: _timestamp_pb2.Timestamp | None = ...,
+        outcome: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["at", b"at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "caller", b"caller", "cursor", b"cursor", "method", b"method", "outcome", b"outcome", "request", b"request", "tenant_id", b"tenant_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AuditLine: _TypeAlias = AuditLine  # noqa: Y015
+
+@_typing.final
+class ListAuditLinesRequest(_message.Message):
+    """See TenantService.ListAuditLines."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_ID_FIELD_NUMBER: _builtins.int
+    AFTER_CURSOR_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    tenant_id: _builtins.str
+    """The tenant."""
+    after_cursor: _builtins.int
+    """Only lines after this cursor."""
+    page_size: _builtins.int
+    """1 to 1,000; 0 means 100."""
+    def __init__(
+        self,
+        *,
+        tenant_id: _builtins.str = ...,
+        after_cursor: _builtins.int = ...,
+        page_size: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_cursor", b"after_cursor", "page_size", b"page_size", "tenant_id", b"tenant_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListAuditLinesRequest: _TypeAlias = ListAuditLinesRequest  # noqa: Y015
+
+@_typing.final
+class ListAuditLinesResponse(_message.Message):
+    """See TenantService.ListAuditLines."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LINES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def lines(self) -> _containers.RepeatedCompositeFieldContainer[Global___AuditLine]:
+        """By rising cursor. Fewer than asked for means that there are no more."""
+
+    def __init__(
+        self,
+        *,
+        lines: _abc.Iterable[Global___AuditLine] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lines", b"lines"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListAuditLinesResponse: _TypeAlias = ListAuditLinesResponse  # noqa: Y015
+
+@_typing.final
 class SetTenantPolicyRequest(_message.Message):
     """See TenantService.SetTenantPolicy."""
 

@@ -65,6 +65,11 @@ class TenantServiceStub:
                 request_serializer=taskstore_dot_v1_dot_tenants__pb2.ListRegistrationsRequest.SerializeToString,
                 response_deserializer=taskstore_dot_v1_dot_tenants__pb2.ListRegistrationsResponse.FromString,
                 _registered_method=True)
+        self.ListAuditLines = channel.unary_unary(
+                '/taskstore.v1.TenantService/ListAuditLines',
+                request_serializer=taskstore_dot_v1_dot_tenants__pb2.ListAuditLinesRequest.SerializeToString,
+                response_deserializer=taskstore_dot_v1_dot_tenants__pb2.ListAuditLinesResponse.FromString,
+                _registered_method=True)
 
 
 class TenantServiceServicer:
@@ -111,7 +116,8 @@ class TenantServiceServicer:
         stay so, and questions that were open are over: the work asks anew. It counts as unfinished again, within the tenant's
         limit. Idempotent by `request_id`, for 30 days.
 
-        Whoever saw the task fail sees it at work again. Where that must not be, ForkTask makes a new task of it instead.
+        The task's handle ends with its first redrive: over MCP a task that failed is never seen at work again, and nobody there
+        answers what it asks then. ForkTask makes a new task of it instead.
         Refused with TENANT_NOT_FOUND, REQUEST_ID_CONFLICT.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -120,6 +126,14 @@ class TenantServiceServicer:
 
     def ListRegistrations(self, request, context):
         """Lists the workflow versions that workers asked for on behalf of a tenant during the last day, by name.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListAuditLines(self, request, context):
+        """Lists what operators changed or tried to change for a tenant, in the order in which they began. A line is written before
+        anything is done, and nothing is done without one; it is never changed, and nothing of the store's takes it away.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -157,6 +171,11 @@ def add_TenantServiceServicer_to_server(servicer, server):
                     servicer.ListRegistrations,
                     request_deserializer=taskstore_dot_v1_dot_tenants__pb2.ListRegistrationsRequest.FromString,
                     response_serializer=taskstore_dot_v1_dot_tenants__pb2.ListRegistrationsResponse.SerializeToString,
+            ),
+            'ListAuditLines': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListAuditLines,
+                    request_deserializer=taskstore_dot_v1_dot_tenants__pb2.ListAuditLinesRequest.FromString,
+                    response_serializer=taskstore_dot_v1_dot_tenants__pb2.ListAuditLinesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -322,6 +341,33 @@ class TenantService:
             '/taskstore.v1.TenantService/ListRegistrations',
             taskstore_dot_v1_dot_tenants__pb2.ListRegistrationsRequest.SerializeToString,
             taskstore_dot_v1_dot_tenants__pb2.ListRegistrationsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListAuditLines(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/taskstore.v1.TenantService/ListAuditLines',
+            taskstore_dot_v1_dot_tenants__pb2.ListAuditLinesRequest.SerializeToString,
+            taskstore_dot_v1_dot_tenants__pb2.ListAuditLinesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -56,11 +56,16 @@ class TenantServiceStub:
     stay so, and questions that were open are over: the work asks anew. It counts as unfinished again, within the tenant's
     limit. Idempotent by `request_id`, for 30 days.
 
-    Whoever saw the task fail sees it at work again. Where that must not be, ForkTask makes a new task of it instead.
+    The task's handle ends with its first redrive: over MCP a task that failed is never seen at work again, and nobody there
+    answers what it asks then. ForkTask makes a new task of it instead.
     Refused with TENANT_NOT_FOUND, REQUEST_ID_CONFLICT.
     """
     ListRegistrations: _grpc.UnaryUnaryMultiCallable[_tenants_pb2.ListRegistrationsRequest, _tenants_pb2.ListRegistrationsResponse]
     """Lists the workflow versions that workers asked for on behalf of a tenant during the last day, by name."""
+    ListAuditLines: _grpc.UnaryUnaryMultiCallable[_tenants_pb2.ListAuditLinesRequest, _tenants_pb2.ListAuditLinesResponse]
+    """Lists what operators changed or tried to change for a tenant, in the order in which they began. A line is written before
+    anything is done, and nothing is done without one; it is never changed, and nothing of the store's takes it away.
+    """
 
 @_typing.type_check_only
 class TenantServiceAsyncStub(TenantServiceStub):
@@ -90,11 +95,16 @@ class TenantServiceAsyncStub(TenantServiceStub):
     stay so, and questions that were open are over: the work asks anew. It counts as unfinished again, within the tenant's
     limit. Idempotent by `request_id`, for 30 days.
 
-    Whoever saw the task fail sees it at work again. Where that must not be, ForkTask makes a new task of it instead.
+    The task's handle ends with its first redrive: over MCP a task that failed is never seen at work again, and nobody there
+    answers what it asks then. ForkTask makes a new task of it instead.
     Refused with TENANT_NOT_FOUND, REQUEST_ID_CONFLICT.
     """
     ListRegistrations: _aio.UnaryUnaryMultiCallable[_tenants_pb2.ListRegistrationsRequest, _tenants_pb2.ListRegistrationsResponse]  # type: ignore[assignment]
     """Lists the workflow versions that workers asked for on behalf of a tenant during the last day, by name."""
+    ListAuditLines: _aio.UnaryUnaryMultiCallable[_tenants_pb2.ListAuditLinesRequest, _tenants_pb2.ListAuditLinesResponse]  # type: ignore[assignment]
+    """Lists what operators changed or tried to change for a tenant, in the order in which they began. A line is written before
+    anything is done, and nothing is done without one; it is never changed, and nothing of the store's takes it away.
+    """
 
 class TenantServiceServicer(metaclass=_abc_1.ABCMeta):
     """For operators of tenants. A tenant comes into being with its first task or its first policy."""
@@ -151,7 +161,8 @@ class TenantServiceServicer(metaclass=_abc_1.ABCMeta):
         stay so, and questions that were open are over: the work asks anew. It counts as unfinished again, within the tenant's
         limit. Idempotent by `request_id`, for 30 days.
 
-        Whoever saw the task fail sees it at work again. Where that must not be, ForkTask makes a new task of it instead.
+        The task's handle ends with its first redrive: over MCP a task that failed is never seen at work again, and nobody there
+        answers what it asks then. ForkTask makes a new task of it instead.
         Refused with TENANT_NOT_FOUND, REQUEST_ID_CONFLICT.
         """
 
@@ -162,5 +173,15 @@ class TenantServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_tenants_pb2.ListRegistrationsResponse, _abc.Awaitable[_tenants_pb2.ListRegistrationsResponse]]:
         """Lists the workflow versions that workers asked for on behalf of a tenant during the last day, by name."""
+
+    @_abc_1.abstractmethod
+    def ListAuditLines(
+        self,
+        request: _tenants_pb2.ListAuditLinesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tenants_pb2.ListAuditLinesResponse, _abc.Awaitable[_tenants_pb2.ListAuditLinesResponse]]:
+        """Lists what operators changed or tried to change for a tenant, in the order in which they began. A line is written before
+        anything is done, and nothing is done without one; it is never changed, and nothing of the store's takes it away.
+        """
 
 def add_TenantServiceServicer_to_server(servicer: TenantServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
