@@ -121,14 +121,14 @@ class Pair:
         mcp_port: int = 0,
         bridge_settings: Mapping[str, str] | None = None,
     ) -> None:
-        self._folder = folder
+        self.folder = folder
         self.routes = routes
         self._bridge_settings = dict(bridge_settings or {})
         folder.mkdir(parents=True, exist_ok=True)
         self.postgres = EmbeddedPostgres(folder / "postgres", durable=durable)
         self._store_port, self._store_admin_port, self._bridge_admin_port, free = free_ports(4)
         self._mcp_port = mcp_port or free
-        self._processes: list[Process] = []
+        self.processes: list[Process] = []
         self.store: Process
         self.bridge: Process
 
@@ -142,10 +142,14 @@ class Pair:
         """Where MCP is spoken."""
         return f"http://127.0.0.1:{self._mcp_port}/mcp"
 
+    def figures(self) -> str:
+        """All that store and bridge have counted, as they tell it."""
+        ports = (self._store_admin_port, self._bridge_admin_port)
+        return "".join(_read(f"http://127.0.0.1:{port}/metrics") for port in ports)
+
     def figure(self, sample: str, **labels: str) -> float:
         """What the bridge has counted under a name, over all samples that have these labels."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self._bridge_admin_port}/metrics", timeout=10) as answer:
-            families = list(text_string_to_metric_families(answer.read().decode()))
+        families = list(text_string_to_metric_families(_read(f"http://127.0.0.1:{self._bridge_admin_port}/metrics")))
         samples = [one for family in families for one in family.samples if one.name == sample]
         return sum(one.value for one in samples if labels.items() <= one.labels.items())
 
@@ -181,9 +185,9 @@ class Pair:
 
     def stop(self) -> None:
         """Ends every process that this started, workers first, Postgres last."""
-        for process in reversed(self._processes):
+        for process in reversed(self.processes):
             process.stop()
-        self._processes.clear()
+        self.processes.clear()
         self.postgres.stop()
 
     def __enter__(self) -> Self:
@@ -198,8 +202,8 @@ class Pair:
         self.stop()
 
     def _start(self, name: str, arguments: Sequence[str], environment: Mapping[str, str]) -> Process:
-        process = Process(name, arguments, environment=environment, log=self._folder / f"{name}.log")
-        self._processes.append(process)
+        process = Process(name, arguments, environment=environment, log=self.folder / f"{name}.log")
+        self.processes.append(process)
         return process
 
     def _store_environment(self) -> dict[str, str]:
@@ -208,6 +212,12 @@ class Pair:
             "TENURE_STORE_PORT": str(self._store_port),
             "TENURE_STORE_ADMIN_PORT": str(self._store_admin_port),
         }
+
+
+def _read(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        text: str = answer.read().decode()
+        return text
 
 
 def free_ports(count: int) -> list[int]:

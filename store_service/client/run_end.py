@@ -145,6 +145,6 @@ class RunEnd:
                 data = to_json("the error's data", error.data)
             except ProtocolError as refused:
                 self.log.warning("the data of the error is left out", reason=refused.message)
-        self.log.info("the task fails", code=error.code, message=error.message, is_final=ending.retry is None)
+        self.log.info("the task fails", code=error.code, is_final=ending.retry is None)
         retried = await self._calls.fail_task(code=error.code, message=error.message, data=data, retry=ending.retry)
         return "retried" if retried else "failed"

@@ -4,7 +4,7 @@ import asyncio
 import json
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from tests.bridge.client import PREFIX, TASKS, headers_for, meta
@@ -100,3 +100,5 @@ async def listening(
         yield Stream(reader, writer)
     finally:
         writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
