@@ -74,6 +74,8 @@ SERVER_OPTIONS: list[tuple[str, Any]] = [
     ("grpc.max_receive_message_length", MESSAGE_BYTES),
     ("grpc.max_send_message_length", MESSAGE_BYTES),
     ("grpc.max_metadata_size", 16 * 1024),
+    ("grpc.absolute_max_metadata_size", 16 * 1024),
+    ("grpc.max_concurrent_streams", 1_000),  # more wait at the client; as many calls as a caller may have under way
     # Clients ping every 30 s, also without calls; the server allows what is a little faster than that.
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 20_000),
     ("grpc.http2.min_ping_interval_without_data_ms", 20_000),
