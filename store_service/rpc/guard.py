@@ -3,11 +3,12 @@
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any, Final, Protocol
 
 import grpc
 import structlog
+from cryptography import x509
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 
@@ -37,12 +38,27 @@ class CertificateAuthentication:
 
     async def identify(self, context: Context) -> Caller:
         """The connection's certificate was checked when it was made."""
-        names = context.auth_context().get("x509_subject_alternative_name", ())
+        shown = tuple(context.auth_context().get("x509_pem_cert", ()))
         policy = self._policy()
-        known = {text for name in names if (text := name.decode(errors="replace")) in policy}
+        known = [name for name in names_in(bytes(shown[0])) if name in policy] if len(shown) == 1 else []
         if len(known) != 1:
             raise Refusal(Reason.UNAUTHENTICATED)
-        return policy[known.pop()]
+        return policy[known[0]]
+
+
+@lru_cache(maxsize=1_000)
+def names_in(certificate: bytes) -> frozenset[str]:
+    """The URIs and DNS names of a certificate. A name of another kind that reads like one of them is none, nor is a DNS name
+    that reads like a URI."""
+    try:
+        alternatives = x509.load_pem_x509_certificate(certificate).extensions.get_extension_for_class(
+            x509.SubjectAlternativeName
+        )
+    except (ValueError, x509.ExtensionNotFound):
+        return frozenset()
+    uris = (one for one in alternatives.value.get_values_for_type(x509.UniformResourceIdentifier) if "://" in one)
+    hosts = (one for one in alternatives.value.get_values_for_type(x509.DNSName) if "://" not in one)
+    return frozenset((*uris, *hosts))
 
 
 class Guard(grpc.aio.ServerInterceptor):

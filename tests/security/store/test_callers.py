@@ -167,6 +167,16 @@ async def test_a_certificate_that_names_two_callers_is_none(guarded: Guarded) ->
         assert (await refusal_of(stubs.tasks.CreateTask(new_task()))).reason == "UNAUTHENTICATED"
 
 
+@pytest.mark.row("G2")
+async def test_a_name_of_another_kind_that_reads_like_a_callers_is_none(guarded: Guarded) -> None:
+    name = f"{DOMAIN}/bridge"
+    disguises = {"mail": x509.RFC822Name(f"{name}"), "host": x509.DNSName(name)}
+    for kind, disguise in disguises.items():
+        guarded.authority.issue(guarded.folder, kind, [disguise])
+        async with guarded.caller(kind) as stubs:
+            assert (await refusal_of(stubs.tasks.CreateTask(new_task()))).reason == "UNAUTHENTICATED"
+
+
 @pytest.mark.row("G1")
 async def test_without_a_certificate_of_its_authority_nobody_connects(guarded: Guarded) -> None:
     elsewhere = guarded.folder / "elsewhere"
