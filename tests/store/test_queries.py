@@ -71,13 +71,18 @@ NO_ROWS: Final = {
 
 
 def columns_read(stem: str) -> set[str]:
-    """Every `row["column"]` in the modules of one name on the floors that see rows, and in what they share."""
+    """Every `row["column"]` in the modules of one name on the floors that see rows, and in what they share. What is taken out
+    of a call is a query of another file."""
     found: set[str] = set()
     shared = ("db/tasks.py",) if stem == "leases" else ()
     for module in (FLOORS / part for part in (f"db/{stem}.py", f"operations/{stem}.py", *shared)):
         for node in ast.walk(ast.parse(module.read_text())) if module.exists() else ():
-            if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
-                found.add(node.slice.value)
+            if (
+                isinstance(node, ast.Subscript)
+                and not isinstance(node.value, ast.Call)
+                and isinstance(node.slice, ast.Constant)
+            ):
+                found |= {node.slice.value} if isinstance(node.slice.value, str) else set()
     return found
 
 
