@@ -28,7 +28,7 @@ CREATE TABLE tenure.purge (
   CHECK ((state = 'REJECTED') = (rejection IS NOT NULL)),
   CHECK (state NOT IN ('APPROVED', 'EXECUTED') OR decided_by <> prepared_by)
 );
-CREATE INDEX purge_pending ON tenure.purge (deadline_at) WHERE state = 'PENDING';
+CREATE INDEX purge_pending ON tenure.purge (tenant_id, deadline_at) WHERE state = 'PENDING';
 
 -- What a purge is about, until it was executed, rejected, or ran out.
 CREATE TABLE tenure.purge_item (
