@@ -89,6 +89,11 @@ class Followers:
             if not followers:
                 del self._topics[topic]
 
+    @property
+    def follow_nothing(self) -> bool:
+        """Whether nobody follows any topic."""
+        return not self._topics
+
     def wake(self, topic: str) -> None:
         """Wakes all who follow a topic."""
         for follower in self._topics.get(topic, ()):

@@ -3,12 +3,16 @@
 A hint is never the truth: whoever is woken reads the state, and whoever waits also looks by itself now and then, so that a
 lost hint costs time and nothing else. Hints travel outside of the writes they tell of: a connection of their own sends at
 most one NOTIFY per 5 ms, since each one takes a lock that all commits share. They carry digests, never names.
+
+A store that is alone sends none. Each says every few seconds that it is there, and answers the first word of another at once:
+a word that is lost costs hints until the next one.
 """
 
 import asyncio
 import contextlib
 import functools
 import hashlib
+import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any, Final, ParamSpec, TypeVar
 
@@ -24,10 +28,12 @@ R = TypeVar("R")
 
 CHANNEL: Final = "tenure_wakeup"
 _ALL: Final = "*"
+_HERE: Final = "+"
 _MOST_TOPICS: Final = 15  # with digests of 12 characters a payload stays below 200 bytes
 _PAUSE_SECONDS: Final = 0.005
 _RECONNECT_SECONDS: Final = (0.1, 5.0)
-_PING_SECONDS: Final = 3.0
+_PING_SECONDS: Final = 3.0  # also how often a store says that it is there
+_ALONE_SECONDS: Final = 10.0  # without a word of another
 _ANSWER_SECONDS: Final = 5.0
 _LOST: Final = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, TimeoutError)
 
@@ -89,16 +95,18 @@ class Waiter:
 class Wakeups:
     """Who waits for what, in this process, and the one connection that hints travel by."""
 
-    def __init__(self, dsn: str, *, registry: CollectorRegistry) -> None:
+    def __init__(self, dsn: str, *, registry: CollectorRegistry, seconds_now: Callable[[], float] = time.monotonic) -> None:
         self._dsn = dsn
+        self._seconds_now = seconds_now
         queries = Queries("chores.sql")
-        self._notify, self._ping = queries["notify"], queries["ping"]
+        self._notify = queries["notify"]
         self._waiters: dict[str, list[Waiter]] = {}
         self._followers = Followers()
         self._unsent: set[str] = set()
         self._unsent_event = asyncio.Event()
         self._connected = Gauge("tenure_store_listen_connected", "Whether hints of other stores arrive.", registry=registry)
         self._pid: int | None = None
+        self._heard_at = self._seconds_now()  # of others: until it is known better, there are some
         self._task: asyncio.Task[None] | None = None
 
     @contextlib.contextmanager
@@ -137,6 +145,8 @@ class Wakeups:
 
     def wake_tasks(self, task_ids: Iterable[str]) -> None:
         """Tells all who watch these tasks that they changed."""
+        if self._followers.follow_nothing and self._is_alone():
+            return
         for task_id in task_ids:
             topic = task_topic(task_id)
             self._followers.wake(topic)
@@ -170,16 +180,24 @@ class Wakeups:
         for waiter in self._waiters.get(topic, ()):
             waiter.wake()
 
+    def _is_alone(self) -> bool:
+        return self._seconds_now() - self._heard_at > _ALONE_SECONDS
+
     def _send(self, topic: str) -> None:
+        if self._is_alone():
+            return
         self._unsent.add(topic)
         self._unsent_event.set()
 
     def _receive(self, _connection: asyncpg.Connection, pid: int, _channel: str, payload: object) -> None:
         if pid == self._pid:
             return
+        if self._is_alone():
+            self._unsent_event.set()  # says that this one is here
+        self._heard_at = self._seconds_now()
         if payload == _ALL:
             self.wake_everyone()
-        for topic in str(payload).split():
+        for topic in str(payload).split():  # of none, where it says only that it is there
             self._wake_all(topic)
             self._followers.wake(topic)
 
@@ -218,7 +236,11 @@ class Wakeups:
         await connection.add_listener(CHANNEL, self._receive)
         self._connected.set(1)
         self.wake_everyone()  # hints may have passed while nobody listened
+        self._heard_at = self._seconds_now()
+        text = _ALL  # nor could anybody hear of what happened here
         while True:
+            await connection.fetchval(self._notify, CHANNEL, text)  # a peer that went without a word is found out, too
+            await asyncio.sleep(_PAUSE_SECONDS)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_PING_SECONDS):
                     await self._unsent_event.wait()
@@ -226,11 +248,7 @@ class Wakeups:
                 return
             self._unsent_event.clear()
             topics, self._unsent = self._unsent, set()
-            if not topics:
-                await connection.fetchval(self._ping)  # a peer that went without a word is found out
-                continue
-            await connection.fetchval(self._notify, CHANNEL, _ALL if len(topics) > _MOST_TOPICS else " ".join(sorted(topics)))
-            await asyncio.sleep(_PAUSE_SECONDS)
+            text = _ALL if len(topics) > _MOST_TOPICS else " ".join(sorted(topics)) or _HERE
 
 
 def _digest(topic: str) -> str:

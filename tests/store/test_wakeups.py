@@ -6,10 +6,11 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
+import asyncpg
 from prometheus_client import CollectorRegistry
 
 from store_service.db.batch import BatchMetrics
-from store_service.db.wakeups import Waiter, Wakeups, lane_topic, task_topic
+from store_service.db.wakeups import CHANNEL, Waiter, Wakeups, lane_topic, task_topic
 from store_service.model.leases import Claim, WorkflowVersion
 from store_service.operations.chores import Chores
 from store_service.operations.leases import Leases
@@ -86,6 +87,26 @@ async def test_a_change_of_a_task_wakes_all_who_follow_it_and_tells_them_which()
         assert [follower.take()[0] for follower in (one, other)] == [set(), {task_topic(task_id)}]
         hints.wake_everyone()
         assert [follower.take() for follower in (one, other, stranger)] == [(set(), True)] * 3
+
+
+async def test_a_store_that_is_alone_sends_no_hints_until_it_hears_of_another(dsn: str) -> None:
+    now, heard = 0.0, asyncio.Queue[str]()
+    listener = await asyncpg.connect(dsn)
+    await listener.add_listener(CHANNEL, lambda _c, _pid, _channel, payload: heard.put_nowait(str(payload)))
+    one = Wakeups(dsn, registry=CollectorRegistry(), seconds_now=lambda: now)
+    other = Wakeups(dsn, registry=CollectorRegistry())
+    async with asyncio.timeout(60):
+        one.start()
+        assert await heard.get() == "*"
+        now = 60.0
+        one.wake_lanes([LANE])
+        one.wake_tasks([str(uuid4())])
+        other.start()
+        assert [await heard.get(), await heard.get()] == ["*", "+"]  # the other comes, and is answered; no hint
+        one.wake_lanes([LANE])
+        assert await heard.get() == lane_topic(LANE)
+    await asyncio.gather(one.stop(), other.stop())
+    await listener.close()
 
 
 async def test_a_hint_before_the_wait_ends_it_at_once() -> None:
