@@ -63,7 +63,9 @@ class Database:
     same row, take half of the connections at most.
 
     Failures come out as `Refusal`s: STORAGE_UNAVAILABLE where nothing was applied, OUTCOME_UNKNOWN where a write was under
-    way when the connection went. Serialization failures and deadlocks are tried again up to five times.
+    way when the connection went. Serialization failures and deadlocks are tried again up to five times. A caller that is
+    cancelled loses the answer; the statement runs to its end, since the driver cancels by another connection, and may then meet
+    an answer that it has no state for.
     """
 
     def __init__(self, pool: asyncpg.Pool, *, acquire_seconds: float, registry: CollectorRegistry) -> None:
@@ -88,10 +90,10 @@ class Database:
 
     async def read(self, query: str, *arguments: Any) -> list[asyncpg.Record]:
         """Runs one statement that writes nothing."""
-        return await self._run(query, arguments, lost=Reason.STORAGE_UNAVAILABLE)
+        return await asyncio.shield(self._run(query, arguments, lost=Reason.STORAGE_UNAVAILABLE))
 
     async def write(self, query: str, *arguments: Any) -> list[asyncpg.Record]:
-        """Runs one statement that writes. A caller that is cancelled loses the answer; the statement runs to its end.
+        """Runs one statement that writes.
 
         Its first argument is its tenant, or the tenant of each of its items; or else names who asks.
         """

@@ -11,6 +11,7 @@ from typing import Any
 import asyncpg
 import grpc
 import pytest
+from prometheus_client import CollectorRegistry
 from taskstore.v1 import leases_pb2, tasks_pb2, types_pb2
 
 from store_service.config import Config
@@ -237,3 +238,23 @@ async def test_a_session_in_another_time_zone_changes_nothing(
         assert 29 < left / 10**9 < 60
         await clock.advance(seconds=29)
         await store.leases.HeartbeatTask(heartbeat(leased.lease))
+
+
+async def test_a_caller_that_leaves_does_not_cancel_its_statement(dsn: str, database: asyncpg.Connection) -> None:
+    async with holding(dsn, "SELECT pg_advisory_xact_lock(7)"):
+        opened = await pool.open_database(dsn, size=1, registry=CollectorRegistry())
+        reading = asyncio.create_task(opened.read("SELECT pg_advisory_lock(7)"))
+        await blocked(database)
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+
+    async def is_granted() -> bool:
+        granted: bool = await database.fetchval(
+            f"SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND granted AND pid IN (SELECT pid {OURS}))"
+        )
+        return granted
+
+    await until(is_granted, "the statement runs to its end")
+    assert [row["one"] for row in await opened.read("SELECT 1 AS one")] == [1]
+    await opened.close()
