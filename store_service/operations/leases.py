@@ -5,6 +5,8 @@ import hashlib
 from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
+import msgspec
+
 from store_service.db.batch import Batcher, BatchMetrics
 from store_service.db.leases import LeaseRows
 from store_service.db.pool import Locked
@@ -211,9 +213,7 @@ def _tenant_of(item: Heartbeat | NewCheckpoint | Report | Finish) -> str:
 
 def _digest(item: Finish) -> bytes:
     """SHA-256 over how a lease is ended, by which a repetition is told from another finish."""
-    payload = item.payload or Payload("", b"")
     parts = (
-        item.lease.worker_id, item.disposition, payload.media_type, item.error_code, item.error_message, item.delay_ms,
-        item.retry,
+        item.lease.worker_id, item.disposition, item.payload, item.error_code, item.error_message, item.delay_ms, item.retry
     )  # fmt: skip
-    return hashlib.sha256(repr(parts).encode() + hashlib.sha256(payload.data).digest()).digest()
+    return hashlib.sha256(msgspec.msgpack.encode(parts)).digest()

@@ -46,7 +46,7 @@ MUTANTS: Final = {
     "a finish after the lease's end": Mutant("finish_tasks", FENCE, FENCE.replace("s.expires_at > v_now", "true")),
     "a finish of another epoch": Mutant("finish_tasks", FENCE, FENCE.replace("u.e = v_epoch", "true")),
     "any finish again is the same": Mutant("finish_tasks", "AND s.finish_digest = u.digest AND", "AND"),
-    "a finish that is not remembered": Mutant("finish_tasks", "finish_digest = p_digest[d.o]", "finish_digest = NULL"),
+    "a finish that is not remembered": Mutant("finish_tasks", "finish_digest = d.digest", "finish_digest = NULL"),
     "a heartbeat that revives": Mutant("heartbeat_tasks", "\n      AND s.expires_at > v_now", ""),
     "a heartbeat that shortens": Mutant(
         "heartbeat_tasks", "greatest(s.expires_at, v_now + coalesce(nullif(i.ms, 0), s.lease_ms) * interval '1 ms')",
@@ -85,9 +85,9 @@ MUTANTS: Final = {
     "a cancel by another owner": Mutant("cancel_tasks", "t.subject = p_subject[u.o]", "true"),
     "a wished end that is forgotten": Mutant("finish_tasks", "WHEN h.wished AND h.event IN", "WHEN false AND h.event IN"),
     "a result that is written anew": Mutant(
-        "finish_tasks", "p_media[x.o], p_data[x.o],", "p_media[x.o], rtrim(convert_from(p_data[x.o], 'UTF8'), '0')::bytea,"
+        "finish_tasks", "x.media, p_data[x.o],", "x.media, rtrim(convert_from(p_data[x.o], 'UTF8'), '0')::bytea,"
     ),
-    "a retry without a bound": Mutant("finish_tasks", "s.retries + 1 < p_max_attempts[u.o]", "p_max_attempts[u.o] IS NOT NULL"),
+    "a retry without a bound": Mutant("finish_tasks", "s.retries + 1 < u.max_attempts", "u.max_attempts IS NOT NULL"),
     # Creations.
     "a request id that is forgotten": Mutant("create_tasks", "x.request_digest = u.digest AS same", "false AS same"),
     "a request id that is enough": Mutant(
@@ -110,7 +110,7 @@ MUTANTS: Final = {
     "a key used again": Mutant("suspend_tasks", "WHEN a.times > 0 THEN '#' ||", "WHEN a.times > 1 THEN '#' ||"),
     "a second answer wins": Mutant("answer_inputs", "AND r.key = u.key AND r.state = 'OPEN'", "AND r.key = u.key"),
     "signals that outlive their task": Mutant(
-        "close_waits", "UPDATE signal x SET state = 'DEAD_LETTER'", "UPDATE signal x SET state = x.state"
+        "close_signals", "UPDATE signal x SET state = 'DEAD_LETTER'", "UPDATE signal x SET state = x.state"
     ),
     # What is put away.
     "a removal before its time": Mutant("remove_tasks", "<= v_now - v_retention", "<= v_now"),

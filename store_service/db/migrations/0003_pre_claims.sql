@@ -122,9 +122,12 @@ BEGIN
       ), told AS (
         INSERT INTO history (tenant_id, task_id, line, event, at, worker_id, token)
         SELECT x.tenant_id, x.task_id, x.line, 'LEASED', v_now, p_worker, x.token FROM taken x
+      ), counted AS (
+        SELECT (x.tenant_id, x.workflow, x.version, 0, count(*), -count(*))::delta AS delta
+        FROM taken x GROUP BY x.tenant_id, x.workflow, x.version
       )
       SELECT array_agg(x.tenant_id ORDER BY x.o), array_agg(x.task_id ORDER BY x.o), array_agg(x.token ORDER BY x.o),
-             array_agg((x.tenant_id, x.workflow, x.version, 0, 1, -1)::delta)
+             (SELECT array_agg(c.delta) FROM counted c)
       INTO v_tenant, v_task, v_token, v_deltas FROM taken x;
       EXIT WHEN v_tenant IS NOT NULL;
       v_tried := v_tried || v_locked;    -- what they had, others took before the lock, or hold now: the next ones
@@ -136,22 +139,24 @@ BEGIN
         task_ids = excluded.task_ids, tokens = excluded.tokens, claimed_at = excluded.claimed_at;
   END IF;
   RETURN QUERY
-  SELECT s.tenant_id, s.task_id, s.token, (SELECT e.epoch FROM epoch e), s.expires_at, s.attempts, s.crashes, s.retries,
-         s.checkpoints, s.cancel_requested_at IS NOT NULL, s.deadline_at, t.tool, t.workflow, t.version, t.issuer, t.subject,
-         t.client_capabilities, t.output_schema, t.ttl_ms, t.poll_interval_ms, t.execution_deadline_ms, t.trace_parent, t.trace_state,
-         t.baggage, t.media_type, CASE WHEN b.fits THEN t.input END, t.created_at, k.wake, k.step, k.signal_id, k.signal_name,
-         k.signal_media_type, CASE WHEN b.fits THEN k.signal_data END, k.input_keys, CASE WHEN b.fits THEN k.input_responses END,
-         t.early_answers, b.fits, s.lease_ms
+  SELECT b.tenant_id, b.task_id, b.token, (SELECT e.epoch FROM epoch e), b.expires_at, b.attempts, b.crashes, b.retries,
+         b.checkpoints, b.wished, b.deadline_at, b.tool, b.workflow, b.version, b.issuer, b.subject,
+         b.client_capabilities, b.output_schema, b.ttl_ms, b.poll_interval_ms, b.execution_deadline_ms, b.trace_parent, b.trace_state,
+         b.baggage, b.media_type, CASE WHEN b.fits THEN b.input END, b.created_at, b.wake, b.step, b.signal_id, b.signal_name,
+         b.signal_media_type, CASE WHEN b.fits THEN b.signal_data END, b.input_keys, CASE WHEN b.fits THEN b.input_responses END,
+         b.early_answers, b.fits, b.lease_ms
   FROM (
-    SELECT u.*, sum(octet_length(x.client_capabilities) + octet_length(x.output_schema) + octet_length(x.baggage)) OVER ()
-                + sum(octet_length(x.input) + coalesce(y.bytes, 0)) OVER (ORDER BY u.o) <= p_budget AS fits
-    FROM unnest(v_tenant, v_task, v_token) WITH ORDINALITY u(tenant_id, task_id, token, o)
-    JOIN task x ON x.tenant_id = u.tenant_id AND x.task_id = u.task_id
-    LEFT JOIN wake y ON y.tenant_id = u.tenant_id AND y.task_id = u.task_id
+    SELECT u.o, t.*, s.token, s.expires_at, s.attempts, s.crashes, s.retries, s.checkpoints, s.deadline_at,
+           s.lease_ms, s.cancel_requested_at IS NOT NULL AS wished, k.*,
+           sum(octet_length(t.client_capabilities) + octet_length(t.output_schema) + octet_length(t.baggage)) OVER ()
+             + sum(octet_length(t.input) + coalesce(k.bytes, 0)) OVER (ORDER BY u.o) <= p_budget AS fits
+    FROM unnest(v_tenant, v_task, v_token) WITH ORDINALITY u(t, id, k, o)
+    JOIN task_state s ON s.tenant_id = u.t AND s.task_id = u.id AND s.token = u.k AND s.expires_at > v_now
+    JOIN task t ON t.tenant_id = u.t AND t.task_id = u.id
+    LEFT JOIN LATERAL (    -- a wait that ended is seen by the second claim at the earliest
+      SELECT w.wake, w.step, w.signal_id, w.signal_name, w.signal_media_type, w.signal_data, w.input_keys, w.input_responses, w.bytes
+      FROM wake w WHERE s.token > 1 AND w.tenant_id = u.t AND w.task_id = u.id OFFSET 0) k ON true
   ) b
-  JOIN task_state s ON s.tenant_id = b.tenant_id AND s.task_id = b.task_id AND s.token = b.token AND s.expires_at > v_now
-  JOIN task t ON t.tenant_id = b.tenant_id AND t.task_id = b.task_id
-  LEFT JOIN wake k ON k.tenant_id = b.tenant_id AND k.task_id = b.task_id
   ORDER BY b.o;
 END $$;
 

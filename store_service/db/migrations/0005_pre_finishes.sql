@@ -24,24 +24,28 @@ CREATE FUNCTION tenure.finish_tasks(
 ) RETURNS TABLE (ordinal bigint, outcome text, retry_at timestamptz, opened text[])
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
-DECLARE v_now timestamptz; v_epoch bigint; v_done bigint[]; v_deltas delta[]; v_opened text[];
+DECLARE v_now timestamptz; v_epoch bigint; v_done bigint[]; v_retry_at timestamptz[]; v_waited boolean; v_deltas delta[];
+  v_opened text[];
 BEGIN
   PERFORM 1 FROM tenant WHERE tenant_id = ANY (p_tenant) ORDER BY tenant_id FOR NO KEY UPDATE;
   PERFORM 1 FROM unnest(p_tenant, p_task) u(t, id) JOIN task_state s ON s.tenant_id = u.t AND s.task_id = u.id
     ORDER BY s.tenant_id, s.task_id FOR NO KEY UPDATE OF s;
   v_now := task_now();
   SELECT e.epoch INTO v_epoch FROM epoch e;
+  -- All but the data is unnested, as an element of an array of texts is found by counting from its start.
   WITH held AS (
-    SELECT u.o, u.t, u.id, u.w, u.k, s.retries, s.cancel_requested_at IS NOT NULL AS wished,
-           CASE WHEN p_disposition[u.o] = 'FAILED' AND s.retries + 1 < p_max_attempts[u.o] THEN 'RETRIED'
-                ELSE p_disposition[u.o] END AS event
-    FROM unnest(p_tenant, p_task, p_worker, p_token, p_epoch) WITH ORDINALITY u(t, id, w, k, e, o)
+    SELECT u.*, s.retries, s.cancel_requested_at IS NOT NULL AS wished,
+           CASE WHEN u.disposition = 'FAILED' AND s.retries + 1 < u.max_attempts THEN 'RETRIED' ELSE u.disposition END AS event
+    FROM unnest(p_tenant, p_task, p_worker, p_token, p_epoch, p_disposition, p_digest, p_media, p_code, p_message, p_delay_ms,
+                p_max_attempts, p_initial_ms, p_max_ms)
+         WITH ORDINALITY u(t, id, w, k, e, disposition, digest, media, code, message, delay_ms, max_attempts, initial_ms, max_ms, o)
     JOIN task_state s ON s.tenant_id = u.t AND s.task_id = u.id AND s.worker_id = u.w AND s.token = u.k AND u.e = v_epoch
       AND s.expires_at > v_now AND s.recovery_ms IS NULL
   ), decided AS MATERIALIZED (
-    SELECT h.o, h.t, h.id, h.w, h.k, e.event, e.event IN ('RETRIED', 'RELEASED') AS back, CASE e.event
-        WHEN 'RETRIED' THEN random() * least(p_max_ms[h.o], p_initial_ms[h.o] * power(2, least(h.retries, 40)))
-        WHEN 'RELEASED' THEN p_delay_ms[h.o] ELSE 0 END * interval '1 ms' AS delay
+    SELECT h.o, h.t, h.id, h.w, h.k, h.digest, h.media, h.code, h.message, e.event,
+      e.event IN ('RETRIED', 'RELEASED') AS back, CASE e.event
+        WHEN 'RETRIED' THEN random() * least(h.max_ms, h.initial_ms * power(2, least(h.retries, 40)))
+        WHEN 'RELEASED' THEN h.delay_ms ELSE 0 END * interval '1 ms' AS delay
     FROM held h
     CROSS JOIN LATERAL (
       SELECT CASE WHEN h.wished AND h.event IN ('RETRIED', 'RELEASED') THEN 'CANCELLED' ELSE h.event END) e(event)
@@ -51,32 +55,45 @@ BEGIN
       ready = d.back AND d.delay = interval '0', ready_at = v_now + d.delay,
       check_at = CASE WHEN d.back THEN least(nullif(v_now + d.delay, v_now), s.deadline_at, s.abandon_at) END,
       worker_id = NULL, expires_at = NULL, retries = s.retries + (d.event = 'RETRIED')::int,
-      finish_token = d.k, finish_digest = p_digest[d.o], lines = s.lines + 1, change = s.change + 1,
+      finish_token = d.k, finish_digest = d.digest, lines = s.lines + 1, change = s.change + 1,
       changed_at = greatest(s.changed_at, v_now), ended_at = CASE WHEN NOT d.back THEN greatest(s.changed_at, v_now) END,
       failed_for = CASE WHEN d.event = 'FAILED' THEN 'WORKER' END,
       handle_ends_at = CASE WHEN NOT d.back THEN greatest(s.changed_at, v_now) + s.ttl_ms * interval '1 ms' END
     FROM decided d WHERE s.tenant_id = d.t AND s.task_id = d.id
-    RETURNING d.o, d.event, d.w, d.k, d.back, s.tenant_id, s.task_id, s.workflow, s.version, s.ready, s.lines - 1 AS line
+    RETURNING d.o, d.event, d.w, d.k, d.back, d.media, d.code, d.message, s.tenant_id, s.task_id, s.workflow, s.version, s.ready,
+              s.ready_at, s.lines - 1 AS line
   ), kept AS (
     INSERT INTO outcome (tenant_id, task_id, media_type, data, error_code, error_message)
-    SELECT x.tenant_id, x.task_id, p_media[x.o], p_data[x.o], p_code[x.o], p_message[x.o]
+    SELECT x.tenant_id, x.task_id, x.media, p_data[x.o], x.code, x.message
     FROM ended x WHERE x.event IN ('COMPLETED', 'FAILED')
   ), told AS (
     INSERT INTO history (tenant_id, task_id, line, event, at, worker_id, token, detail)
-    SELECT x.tenant_id, x.task_id, x.line, x.event, v_now, x.w, x.k, coalesce(p_message[x.o], '') FROM ended x
+    SELECT x.tenant_id, x.task_id, x.line, x.event, v_now, x.w, x.k, coalesce(x.message, '') FROM ended x
+  ), counted AS (
+    SELECT (x.tenant_id, x.workflow, x.version, -count(*) FILTER (WHERE NOT x.back), -count(*), count(*) FILTER (WHERE x.ready))::delta
+             AS delta
+    FROM ended x GROUP BY x.tenant_id, x.workflow, x.version
   )
-  SELECT array_agg(x.o),
-         array_agg((x.tenant_id, x.workflow, x.version, CASE WHEN x.back THEN 0 ELSE -1 END, -1, x.ready::int)::delta)
-  INTO v_done, v_deltas FROM ended x;
-  PERFORM close_waits(p_tenant, p_task);
+  SELECT array_agg(x.o), array_agg(CASE WHEN x.back THEN x.ready_at END), bool_or(x.k > 1),
+         (SELECT array_agg(c.delta) FROM counted c)
+  INTO v_done, v_retry_at, v_waited, v_deltas FROM ended x;
+  PERFORM close_signals(p_tenant, p_task);
+  IF v_waited THEN    -- whoever waited was claimed again
+    PERFORM close_questions(p_tenant, p_task);
+  END IF;
   v_opened := apply_deltas(v_deltas);
+  RETURN QUERY SELECT d.o, 'OK', d.retry_at, v_opened FROM unnest(v_done, v_retry_at) d(o, retry_at);
+  IF cardinality(v_done) = cardinality(p_task) THEN
+    RETURN;
+  END IF;
   RETURN QUERY
   SELECT u.o,
-         CASE WHEN u.o = ANY (v_done) OR (s.finish_token = u.k AND s.finish_digest = u.digest AND u.e = v_epoch) THEN 'OK'
+         CASE WHEN s.finish_token = u.k AND s.finish_digest = u.digest AND u.e = v_epoch THEN 'OK'
               WHEN s.recovery_ms IS NOT NULL AND s.worker_id = p_worker[u.o] AND s.token = u.k AND u.e = v_epoch
                 AND s.expires_at > v_now THEN 'BUDGET_RESERVED'
               ELSE 'LEASE_LOST' END,
          CASE WHEN s.state = 'QUEUED' AND s.finish_token = u.k THEN s.ready_at END, v_opened
   FROM unnest(p_tenant, p_task, p_token, p_epoch, p_digest) WITH ORDINALITY u(t, id, k, e, digest, o)
-  LEFT JOIN task_state s ON s.tenant_id = u.t AND s.task_id = u.id;
+  LEFT JOIN task_state s ON s.tenant_id = u.t AND s.task_id = u.id
+  WHERE u.o <> ALL (coalesce(v_done, '{}'));
 END $$;

@@ -145,9 +145,21 @@ END $$;
 CREATE FUNCTION tenure.close_waits(p_tenant text[], p_task uuid[]) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
+  PERFORM close_signals(p_tenant, p_task);
+  PERFORM close_questions(p_tenant, p_task);
+END $$;
+
+CREATE FUNCTION tenure.close_signals(p_tenant text[], p_task uuid[]) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
   UPDATE signal x SET state = 'DEAD_LETTER'
   FROM unnest(p_tenant, p_task) u(t, id) JOIN task_state s ON s.tenant_id = u.t AND s.task_id = u.id AND s.ended_at IS NOT NULL
   WHERE x.tenant_id = u.t AND x.task_id = u.id AND x.state = 'PENDING';
+END $$;
+
+CREATE FUNCTION tenure.close_questions(p_tenant text[], p_task uuid[]) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
   UPDATE input_request r SET state = 'OVER'
   FROM unnest(p_tenant, p_task) u(t, id) JOIN task_state s ON s.tenant_id = u.t AND s.task_id = u.id AND s.ended_at IS NOT NULL
   WHERE r.tenant_id = u.t AND r.task_id = u.id AND r.state = 'OPEN';
