@@ -56,7 +56,7 @@ CREATE TABLE tenure.tenant (
   budgeted        boolean NOT NULL DEFAULT false,                       -- it has a budget, or had one
   retention_ms    bigint NOT NULL DEFAULT 86400000 CHECK (retention_ms >= 86400000),
   CHECK (max_leased BETWEEN 1 AND max_outstanding)
-) WITH (fillfactor = 40, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
+) WITH (fillfactor = 40, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
 
 -- WARM. One row per (tenant, workflow, version). It is open, and in the turn index, if and only if a worker could take
 -- something from it now: something is ready, the tenant is below its lease limit, and no operator paused it. What cannot be
@@ -70,7 +70,7 @@ CREATE TABLE tenure.lane (
   paused    boolean NOT NULL DEFAULT false,
   open      boolean NOT NULL DEFAULT false,
   PRIMARY KEY (tenant_id, workflow, version)
-) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
+) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX lane_turn ON tenure.lane (workflow, version, turn, tenant_id) WHERE open;
 
 -- What one task's transition does to the counters of its tenant and its lane.

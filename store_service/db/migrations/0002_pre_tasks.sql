@@ -83,7 +83,7 @@ CREATE TABLE tenure.task_state (
   CHECK ((state = 'FAILED') = (failed_for IS NOT NULL)),
   CHECK (NOT ready OR state = 'QUEUED'),
   CHECK (ended_at IS NULL OR (check_at IS NULL AND recovery_ms IS NULL))
-) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.01);
+) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX task_ready ON tenure.task_state (tenant_id, workflow, version, priority DESC, ready_at, task_id) WHERE ready;
 CREATE INDEX task_due ON tenure.task_state (check_at) WHERE check_at IS NOT NULL;
 CREATE INDEX task_listed ON tenure.task_state (tenant_id, state, workflow, created_at, task_id);
