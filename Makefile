@@ -51,6 +51,10 @@ up: install ## keep Postgres, store, bridge and a worker running (PORT=8080, ROU
 test: install ## run the tests, three files at a time (ARGS='-k name', SIDE_BY_SIDE=0)
 	@$(BIN)/pytest -n $(SIDE_BY_SIDE) --dist loadfile $(ARGS)
 
+.PHONY: test-unbatched
+test-unbatched: install ## run the tests with clients and workers that send each call by itself (ARGS='tests/client')
+	@$(BIN)/pytest --without-batching $(ARGS)
+
 .PHONY: model
 model: install ## hold the store against a pure model of its contract (MODEL_EXAMPLES=2000 MODEL_STEPS=60 MODEL_SEED=any)
 	@MODEL_EXAMPLES=$${MODEL_EXAMPLES:-2000} $(BIN)/pytest tests/model $(ARGS)
