@@ -55,6 +55,10 @@ test: install ## run the tests, three files at a time (ARGS='-k name', SIDE_BY_S
 test-unbatched: install ## run the tests with clients and workers that send each call by itself (ARGS='tests/client')
 	@$(BIN)/pytest --without-batching $(ARGS)
 
+.PHONY: plans
+plans: install ## print the plans of the hot statements where many tasks wait (TASKS=1000000 TENANTS=10000)
+	@$(BIN)/python -m tests.store.plans
+
 .PHONY: model
 model: install ## hold the store against a pure model of its contract (MODEL_EXAMPLES=2000 MODEL_STEPS=60 MODEL_SEED=any)
 	@MODEL_EXAMPLES=$${MODEL_EXAMPLES:-2000} $(BIN)/pytest tests/model $(ARGS)
