@@ -81,7 +81,7 @@ class Leasing:
         if not along:
             self._completions.close()
             await asyncio.sleep(self._pause_seconds)
-        limit = free + len(along)
+        limit = max(1, free + len(along))
         request = self._new_request(limit, wait_seconds=0.0 if along else self._wait_seconds)
         first_sent_at = time.monotonic()
         is_repeated = False

@@ -31,6 +31,9 @@ class WorkerMetrics:
         )
         self.running = Gauge("tenure_worker_running", "Tasks being run now.", registry=registry)
         self.slots = Gauge("tenure_worker_slots", "Tasks that may be run at once.", registry=registry)
+        self.allowance = Gauge(
+            "tenure_worker_allowance", "Of its slots, those that it fills now: fewer while it loses leases.", registry=registry
+        )
         self.lease_calls = Counter(
             "tenure_worker_lease_calls", "Calls for work, by what they brought.", ["outcome"], registry=registry
         )

@@ -72,6 +72,8 @@ class Run:
         self._reservation: Reservation | None = None
         self._stirred = asyncio.Event()  # it must stop, or be suspended
         self._started_at = 0.0
+        self.is_lost = False
+        """Whether it ended because its lease was lost."""
         self._begun: _Begun | None = None
         self._completions: Completions | None = None
         self._ended: Callable[[Run], None] | None = None
@@ -174,6 +176,7 @@ class Run:
         return outcome
 
     def _tell(self, outcome: Outcome) -> None:
+        self.is_lost = outcome == "lease_lost"
         self.held.listen(None)  # nothing refers to itself any more, or each run would be left to the garbage collector
         self._begun = self._context = None
         seconds = time.monotonic() - self._started_at

@@ -17,6 +17,7 @@ import structlog
 from prometheus_client import CollectorRegistry
 from taskstore.v1 import leases_pb2_grpc
 
+from store_service.client.allowance import Allowance
 from store_service.client.batches import Batcher, BatchMetrics
 from store_service.client.channel import open_channel
 from store_service.client.completions import Completions
@@ -95,6 +96,8 @@ class Worker:
         self._batch_metrics = BatchMetrics(self.registry) if batching else None
         self._batchers: list[Batcher[Any, Any]] = []
         self._metrics.slots.set(concurrency)
+        self._allowance = Allowance(concurrency, lease_seconds=lease_seconds)
+        self._metrics.allowance.set(concurrency)
         self._schemas = OutputSchemas()
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("tenure.worker")
         self._running: set[Run] = set()
@@ -222,7 +225,7 @@ class Worker:
         # Half of them run while the completions of the other half are under way.
         most_along = max(1, self._concurrency // 2)
         while True:
-            while (free := self._concurrency - len(self._running)) <= 0 and not self._completions:
+            while (free := self._allowance.count - len(self._running)) <= 0 and not self._completions:
                 self._stirred.clear()
                 await self._stirred.wait()
             for taken in await leasing.take(free, most_along=most_along):
@@ -251,6 +254,11 @@ class Worker:
     def _ended(self, run: Run) -> None:
         self._heartbeats.remove(run.held)
         self._running.discard(run)
+        if run.is_lost:
+            self._allowance.lost()
+        else:
+            self._allowance.kept()
+        self._metrics.allowance.set(self._allowance.count)
         self._metrics.running.set(len(self._running))
         self._stirred.set()
 

@@ -354,3 +354,39 @@ async def test_one_line_is_logged_for_each_run_and_no_payload(fake: FakeStore, c
     [mine] = [line for line in lines if line["event"] == "from the code"]
     assert (mine["task_id"], mine["tenant_id"]) == (task.task_id, "acme")
     assert "hunter2" not in str(lines) + "".join(capfd.readouterr())
+
+
+async def test_a_worker_that_loses_its_leases_takes_fewer_and_as_many_again_once_it_keeps_them(fake: FakeStore) -> None:
+    stuck = True
+
+    async def report(ctx: Context, args: dict[str, Any]) -> str:
+        if stuck:
+            await asyncio.Event().wait()  # until its lease is lost
+        return "done"
+
+    worker = new_worker(fake, lease_seconds=1, concurrency=8)
+    worker.workflow("report")(report)
+    fake.silence("HeartbeatTasks")
+    tasks = [fake.add() for _ in range(8)]
+    async with worker:
+        async with asyncio.timeout(30):
+            while worker.registry.get_sample_value("tenure_worker_allowance") == 8:
+                await asyncio.sleep(0.05)
+        asked = len(limits(fake))
+        async with asyncio.timeout(30):
+            while len(limits(fake)) == asked:
+                await asyncio.sleep(0.05)
+        assert limits(fake)[0] == 8
+        assert limits(fake)[-1] <= 4
+        stuck = False
+        fake.mend()
+        async with asyncio.timeout(60):
+            while worker.registry.get_sample_value("tenure_worker_allowance") != 8:
+                tasks.append(fake.add())
+                await fake.ended(tasks[-1])
+
+
+def limits(fake: FakeStore) -> list[int]:
+    """How many tasks the worker asked for, each time."""
+    with fake.changed:
+        return [request.limit for method, request in fake.calls if method == "LeaseTasks"]
