@@ -1,4 +1,4 @@
-"""Flame graphs of the processes under load, by py-spy."""
+"""Flame graphs of the processes under load, by py-spy: of threads that run Python or what it calls, not of those that wait."""
 
 import signal
 import subprocess
@@ -28,7 +28,7 @@ class Profile:
         target.touch()
         command: list[str | Path] = [
             Path(sys.executable).with_name("py-spy"), "record", "--format", "flamegraph", "--rate", str(SAMPLES_PER_SECOND),
-            "--nonblocking", "--duration", "3600", "--output", target, "--pid", str(process.pid),
+            "--gil", "--nonblocking", "--duration", "3600", "--output", target, "--pid", str(process.pid),
         ]  # fmt: skip
         log = (self._folder / "py-spy.log").open("ab")
         self._watching.append(subprocess.Popen(command, stdout=log, stderr=log))
