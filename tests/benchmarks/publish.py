@@ -30,12 +30,23 @@ def main() -> None:
     figures = [Figure.from_json(one) for one in kept["figures"]]
     met = sum(one.verdict == "met" for one in figures)
     told = (
-        f"{machine.sentence(kept['machine'])}.\n\n{met} of {len(figures)} are met.\n\n"
+        f"{machine.sentence(kept['machine'])}.\n\n{_shared(kept['machine'])}{met} of {len(figures)} are met.\n\n"
         f"![The last run](last_run.svg)\n\n{markdown(figures)}\n\n{cpu_markdown(figures)}\n"
     )
     text = README.read_text()
     before, after = text[: text.index(_BEGIN) + len(_BEGIN)], text[text.index(_END) :]
     README.write_text(f"{before}\n{told}\n{after}")
+
+
+def _shared(described: dict[str, float]) -> str:
+    """A warning, where others used the machine too."""
+    if described["load_before"] <= described["cores"]:
+        return ""
+    return (
+        f"**The machine was shared**: {described['load_before']:g} others wanted its {described['cores']} cores "
+        "when the run began. The rates are a fraction of those of a quiet machine, and the ratios waver with what others did: "
+        "these figures show that the benchmarks run, and little of how fast anything is. The CPU of each process says more.\n\n"
+    )
 
 
 def _rounded(value: object) -> object:

@@ -150,6 +150,7 @@ def _in_flight(axes: Axes, curve: dict) -> None:
     axes.set_xticks(flights, [str(each) for each in flights])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    axes.yaxis.set_minor_locator(NullLocator())
     axes.set_xlabel("requests in flight")
     axes.grid(color=FAINT, lw=0.5)
 
