@@ -7,7 +7,7 @@ from typing import Final
 from mcp_bridge.wire.failures import Failure, refused
 
 PATH: Final = "/mcp"
-_TENANT_PATH = re.compile(r"/t/(?P<tenant>[A-Za-z0-9_.-]{1,128})/mcp")
+_TENANT_PATH = re.compile(r"/t/(?P<tenant>(?!\.{1,2}/)[A-Za-z0-9_.-]{1,128})/mcp")  # no step up or none
 
 
 @dataclass(frozen=True, slots=True)

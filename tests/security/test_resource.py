@@ -66,8 +66,8 @@ async def test_the_metadata_names_the_resource_and_its_issuers(users: Users, pat
 @pytest.mark.row("A3")
 @pytest.mark.parametrize(
     "path",
-    [WELL_KNOWN + "/", WELL_KNOWN + "/mcp/", WELL_KNOWN + "/t/acme/mcp/", WELL_KNOWN + "/t//mcp", "/mcp" + WELL_KNOWN,
-     "/t/a/mcp/", WELL_KNOWN + "/t/a", WELL_KNOWN + "mcp", "/.well-known/oauth-authorization-server"],
+    [WELL_KNOWN + "/", WELL_KNOWN + "/mcp/", WELL_KNOWN + "/t/acme/mcp/", WELL_KNOWN + "/t//mcp", WELL_KNOWN + "/t/./mcp",
+     "/mcp" + WELL_KNOWN, "/t/a/mcp/", WELL_KNOWN + "/t/a", WELL_KNOWN + "mcp", "/.well-known/oauth-authorization-server"],
 )  # fmt: skip
 async def test_each_place_is_described_at_one_path(users: Users, path: str) -> None:
     assert (await metadata(users, path)).status == 404
