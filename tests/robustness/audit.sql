@@ -6,7 +6,7 @@ CREATE SCHEMA robustness;
 CREATE TABLE robustness.version (
   seq bigserial PRIMARY KEY, at bigint NOT NULL, tenant text, task uuid, op "char", state text, token bigint, worker text,
   expires bigint, change bigint, checkpoints int, lines int, wished boolean, changed bigint, finish_token bigint, failed_for text,
-  attempts int, crashes int, waits text
+  attempts int, crashes int, waits text, held boolean
 );
 -- Each write that only a lease allows, beside the lease as it stood.
 CREATE TABLE robustness.write (
@@ -14,6 +14,8 @@ CREATE TABLE robustness.write (
   state text, current_token bigint, expires bigint
 );
 CREATE TABLE robustness.signal (seq bigserial PRIMARY KEY, at bigint NOT NULL, tenant text, signal text, task uuid, op "char", state text);
+-- Each wait that a signal ended.
+CREATE TABLE robustness.wake (seq bigserial PRIMARY KEY, at bigint NOT NULL, tenant text, task uuid, signal text);
 -- What may never be, seen in the very statement.
 CREATE TABLE robustness.breach (seq bigserial PRIMARY KEY, at bigint NOT NULL, what text NOT NULL);
 
@@ -24,10 +26,10 @@ CREATE FUNCTION robustness.on_state() RETURNS trigger LANGUAGE plpgsql SECURITY 
 DECLARE s tenure.task_state := CASE TG_OP WHEN 'DELETE' THEN OLD ELSE NEW END;
 BEGIN
   INSERT INTO version (at, tenant, task, op, state, token, worker, expires, change, checkpoints, lines, wished, changed,
-                       finish_token, failed_for, attempts, crashes, waits)
+                       finish_token, failed_for, attempts, crashes, waits, held)
   VALUES (us(clock_timestamp()), s.tenant_id, s.task_id, left(TG_OP, 1), s.state, s.token, s.worker_id, us(s.expires_at), s.change,
           s.checkpoints, s.lines, s.cancel_requested_at IS NOT NULL, us(s.changed_at), s.finish_token, s.failed_for, s.attempts,
-          s.crashes, (SELECT w.kind FROM tenure.wait w WHERE w.tenant_id = s.tenant_id AND w.task_id = s.task_id AND w.wake IS NULL));
+          s.crashes, (SELECT w.kind FROM tenure.wait w WHERE w.tenant_id = s.tenant_id AND w.task_id = s.task_id AND w.wake IS NULL), s.held);
   RETURN NULL;
 END $$;
 CREATE TRIGGER robustness AFTER INSERT OR UPDATE OR DELETE ON tenure.task_state FOR EACH ROW EXECUTE FUNCTION robustness.on_state();
@@ -51,6 +53,15 @@ BEGIN
 END $$;
 CREATE TRIGGER robustness AFTER INSERT OR UPDATE OR DELETE ON tenure.signal FOR EACH ROW EXECUTE FUNCTION robustness.on_signal();
 
+CREATE FUNCTION robustness.on_wait() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = robustness, pg_temp AS $$
+BEGIN
+  INSERT INTO wake (at, tenant, task, signal) VALUES (us(clock_timestamp()), NEW.tenant_id, NEW.task_id, NEW.signal_id);
+  RETURN NULL;
+END $$;
+CREATE TRIGGER robustness AFTER INSERT ON tenure.wait FOR EACH ROW WHEN (NEW.wake = 'SIGNAL') EXECUTE FUNCTION robustness.on_wait();
+CREATE TRIGGER robustness_too AFTER UPDATE ON tenure.wait FOR EACH ROW
+  WHEN (NEW.wake = 'SIGNAL' AND (OLD.wake IS DISTINCT FROM NEW.wake OR OLD.token <> NEW.token)) EXECUTE FUNCTION robustness.on_wait();
+
 CREATE FUNCTION robustness.on_tenant() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = robustness, pg_temp AS $$
 BEGIN
   IF NEW.leased > NEW.max_leased AND NEW.leased > OLD.leased THEN
@@ -73,3 +84,6 @@ BEGIN
   RETURN NULL;
 END $$;
 CREATE TRIGGER robustness AFTER INSERT OR UPDATE ON tenure.budget FOR EACH ROW EXECUTE FUNCTION robustness.on_budget();
+
+-- In a run no day passes: what is over in tenants that say so is removed at once.
+ALTER TABLE tenure.tenant DROP CONSTRAINT tenant_retention_ms_check;

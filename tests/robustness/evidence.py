@@ -17,7 +17,7 @@ csv.field_size_limit(sys.maxsize)
 # Read at the end of a run, by name of the file that has it.
 QUERIES: Final = {
     "versions": "SELECT seq, at, tenant, task, op, state, token, worker, expires, change, checkpoints, lines, wished, changed, "
-    "finish_token, failed_for, attempts, crashes, waits FROM robustness.version ORDER BY seq",
+    "finish_token, failed_for, attempts, crashes, waits, held FROM robustness.version ORDER BY seq",
     "writes": "SELECT seq, at, tenant, task, kind, revision, token, written, state, current_token, expires "
     "FROM robustness.write ORDER BY seq",
     "signals": "SELECT seq, at, tenant, signal, task, op, state FROM robustness.signal ORDER BY seq",
@@ -28,8 +28,8 @@ QUERIES: Final = {
     "checkpoints": "SELECT task_id, revision, token, step FROM tenure.checkpoint ORDER BY task_id, revision",
     "events": "SELECT task_id, line, event, robustness.us(at), token FROM tenure.history ORDER BY task_id, line",
     "final_signals": "SELECT tenant_id, signal_id, task_id, state FROM tenure.signal",
-    "wakes": "SELECT tenant_id, task_id, signal_id, wake FROM tenure.wait WHERE wake IS NOT NULL",
-    "tombstones": "SELECT tenant_id, task_id FROM tenure.tombstone",
+    "wakes": "SELECT tenant, task, signal FROM robustness.wake ORDER BY seq",
+    "tombstones": "SELECT tenant_id, task_id, cursor FROM tenure.tombstone ORDER BY tenant_id, cursor",
     "limits": "SELECT tenant_id, max_leased, max_outstanding FROM tenure.tenant",
     "audit": "SELECT x::text FROM tenure.audit x UNION ALL SELECT x::text FROM tenure.budget_audit x",
 }
@@ -57,6 +57,7 @@ class Version(NamedTuple):
     attempts: int
     crashes: int
     waits: str
+    held: bool
 
 
 class Write(NamedTuple):
@@ -114,8 +115,9 @@ class Evidence:
     checkpoints: dict[str, list[tuple[int, int, str]]] = field(default_factory=dict)
     events: dict[str, list[Event]] = field(default_factory=dict)
     final_signals: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
-    wakes: list[tuple[str, str, str, str]] = field(default_factory=list)
-    tombstones: set[str] = field(default_factory=set)
+    wakes: list[tuple[str, str, str]] = field(default_factory=list)
+    tombstones: dict[str, tuple[str, int]] = field(default_factory=dict)
+    """By task: the tenant, and its cursor."""
     limits: dict[str, tuple[int, int]] = field(default_factory=dict)
     effects: list[Effect] = field(default_factory=list)
     audit: list[str] = field(default_factory=list)
@@ -125,8 +127,9 @@ async def keep_evidence(dsn: str, folder: Path) -> None:
     """Copies what the database has into files of a run."""
     connection = await asyncpg.connect(dsn, command_timeout=600)
     try:
-        for name, query in QUERIES.items():
-            await connection.copy_from_query(query, output=str(folder / f"{name}.csv"), format="csv")
+        async with connection.transaction(isolation="repeatable_read", readonly=True):  # all of one moment
+            for name, query in QUERIES.items():
+                await connection.copy_from_query(query, output=str(folder / f"{name}.csv"), format="csv")
     finally:
         await connection.close()
 
@@ -154,8 +157,8 @@ def read_evidence(folder: Path) -> Evidence:
     for task, line, event, at, token in _rows(folder, "events"):
         found.events.setdefault(task, []).append(Event(task, _int(line), event, _int(at), _int(token)))
     found.final_signals = {(row[0], row[1]): (row[2], row[3]) for row in _rows(folder, "final_signals")}
-    found.wakes = [(row[0], row[1], row[2], row[3]) for row in _rows(folder, "wakes")]
-    found.tombstones = {row[1] for row in _rows(folder, "tombstones")}
+    found.wakes = [(row[0], row[1], row[2]) for row in _rows(folder, "wakes")]
+    found.tombstones = {row[1]: (row[0], _int(row[2])) for row in _rows(folder, "tombstones")}
     found.limits = {row[0]: (_int(row[1]), _int(row[2])) for row in _rows(folder, "limits")}
     found.audit = [row[0] for row in _rows(folder, "audit")]
     return found
@@ -168,10 +171,10 @@ def _rows(folder: Path, name: str) -> list[list[str]]:
 
 def _version(row: list[str]) -> Version:
     seq, at, tenant, task, op, state, token, worker, expires, change, checkpoints, lines, wished, changed, finish, failed, \
-        attempts, crashes, waits = row  # fmt: skip
+        attempts, crashes, waits, held = row  # fmt: skip
     return Version(
         _int(seq), _int(at), tenant, task, op, state, _int(token), worker, _int(expires), _int(change), _int(checkpoints),
-        _int(lines), wished == "t", _int(changed), _int(finish), failed, _int(attempts), _int(crashes), waits,
+        _int(lines), wished == "t", _int(changed), _int(finish), failed, _int(attempts), _int(crashes), waits, held == "t",
     )  # fmt: skip
 
 

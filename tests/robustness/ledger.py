@@ -20,8 +20,8 @@ class Effect(msgspec.Struct):
 class Ledger:
     """Listens on loopback, one effect a line of JSON, answered `ok` or `fenced`."""
 
-    def __init__(self, path: Path, port: int) -> None:
-        self._file = path.open("wb", buffering=1 << 20)
+    def __init__(self, path: Path, port: int, *, is_buffered: bool = True) -> None:
+        self._file = path.open("wb", buffering=1 << 20 if is_buffered else 0)
         self._port = port
         self._highest: dict[str, int] = {}
         self.count = 0

@@ -23,6 +23,8 @@ class Plan:
     callers: int
     lessees: int
     mcp_clients: int
+    brisk_clients: int
+    """Pairs of a caller and a lessee that only make much of little work, and end it."""
     stretch_seconds: float
     """Faults go on so long, then all must come to rest."""
     hard: Mapping[str, int]
@@ -37,7 +39,8 @@ PLANS: Final = {
     "smoke": Plan(
         name="smoke", seconds=90,
         faults={"kill": 12, "pause": 7, "cut": 8, CRASH: 1, "backends": 2, "listen": 1, "locks": 1},
-        operations=20_000, pace_per_second=330, most_tasks=6_000, callers=5, lessees=2, mcp_clients=3, stretch_seconds=90,
+        operations=20_000, pace_per_second=330, most_tasks=6_000, callers=5, lessees=2, mcp_clients=3,
+        brisk_clients=0, stretch_seconds=90,
         hard={"operations": 20_000, "kills": 10, "pauses": 5, "cuts": 5},
     ),
     "soak": Plan(
@@ -46,7 +49,8 @@ PLANS: Final = {
             "kill": 280, "pause": 150, "cut": 190, CRASH: 22, FAILOVER: 7, "backends": 60, "listen": 20, "locks": 20,
             "snapshot": 6,
         },
-        operations=500_000, pace_per_second=220, most_tasks=200_000, callers=5, lessees=2, mcp_clients=3, stretch_seconds=600,
+        operations=500_000, pace_per_second=220, most_tasks=200_000, callers=5, lessees=2, mcp_clients=3,
+        brisk_clients=1, stretch_seconds=600,
         hard={
             "operations": 500_000, "tasks": 25_000, "kills": 200, "pauses": 100, "cuts": 100, "crashes": 15, "failovers": 5,
         },

@@ -21,6 +21,7 @@ def version(at: float, state: str, **fields: Any) -> Version:
     made = Version(
         seq=int(at * 1000), at=clock, tenant="alfa", task=TASK, op="U", state=state, token=0, worker="", expires=0, change=1,
         checkpoints=0, lines=1, wished=False, changed=clock, finish_token=0, failed_for="", attempts=0, crashes=0, waits="",
+        held=False,
     )  # fmt: skip
     return made._replace(**fields)
 
@@ -172,8 +173,8 @@ def test_a_task_that_never_ends_is_seen() -> None:
 
 def test_a_signal_that_is_consumed_twice_or_lost_is_seen() -> None:
     evidence = honest()
-    evidence.final_signals = {("alfa", "g1"): (TASK, "CONSUMED")}
-    evidence.wakes = [("alfa", TASK, "g1", "SIGNAL"), ("alfa", "other", "g1", "SIGNAL")]
+    evidence.signals = [(1, T0, "alfa", "g1", TASK, "I", "CONSUMED")]
+    evidence.wakes = [("alfa", TASK, "g1"), ("alfa", "other", "g1")]
     evidence.calls.append(call("signal", "ok", 1.2, 1.3, signal="g2", state="PENDING"))
     found = judge(evidence)
     assert len([each for each in found if each.startswith("S8")]) == 2

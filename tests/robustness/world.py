@@ -13,7 +13,7 @@ import asyncpg
 from taskstore.v1 import budgets_pb2, budgets_pb2_grpc, tenants_pb2, tenants_pb2_grpc, types_pb2
 
 from store_service.client.channel import open_channel
-from tests.pair import Process, free_ports
+from tests.pair import PairError, Process, free_ports
 from tests.robustness.ledger import Ledger
 from tests.robustness.postgres import Server, make_primary
 from tests.robustness.proxy import Proxy
@@ -24,7 +24,7 @@ BRIDGES: Final = ("bridge-1", "bridge-2")
 WORKERS: Final = ("worker-1", "worker-2", "worker-3")
 LEASE_SECONDS: Final = 3
 _LOOK_SECONDS: Final = 0.1
-_READY_SECONDS: Final = 90.0
+_READY_SECONDS: Final = 180.0
 
 
 @dataclass
@@ -201,21 +201,30 @@ class World:
             self.parts[name] = Part(name, arguments, {})
 
     async def _ready(self) -> None:
+        """Waits until everything answers, which on a busy machine takes a while."""
         until = time.monotonic() + _READY_SECONDS
         for part in self.parts.values():
-            if part.admin_port and part.process is not None:
-                await asyncio.to_thread(part.process.wait_ready, part.admin_port)
-            assert time.monotonic() < until
+            while part.admin_port:
+                assert part.process is not None
+                try:
+                    await asyncio.to_thread(part.process.wait_ready, part.admin_port)
+                    break
+                except PairError:
+                    if time.monotonic() > until:
+                        raise
 
     async def _configure(self) -> None:
         """Tenants with room enough, one that may hold few leases, and one with a budget."""
-        policies = {"alfa": 100, "beta": 6, "gamma": 40, "dev": 100}
+        policies = {"alfa": 100, "beta": 20, "gamma": 40, "dev": 100, "delta": 50}
         async with open_channel(self.address("clients")) as channel:
             tenants: tenants_pb2_grpc.TenantServiceAsyncStub = tenants_pb2_grpc.TenantServiceStub(channel)
             budgets: budgets_pb2_grpc.BudgetServiceAsyncStub = budgets_pb2_grpc.BudgetServiceStub(channel)
             for tenant, most in policies.items():
                 policy = tenants_pb2.TenantPolicy(max_outstanding=5_000, max_leased=most, retention_ms=86_400_000)
                 await tenants.SetTenantPolicy(tenants_pb2.SetTenantPolicyRequest(tenant_id=tenant, policy=policy), timeout=30)
+            connection = await asyncpg.connect(self.postgres.dsn())
+            await connection.execute("UPDATE tenure.tenant SET retention_ms = 1 WHERE tenant_id = 'delta'")
+            await connection.close()
             limits = types_pb2.BudgetAmounts(tokens=10_000)
             budget = budgets_pb2.BudgetPolicy(limits=limits, window_ms=5_000, recovery_ms=2_000)
             await budgets.SetBudgetPolicy(budgets_pb2.SetBudgetPolicyRequest(tenant_id="gamma", policy=budget), timeout=30)

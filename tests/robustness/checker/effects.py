@@ -32,16 +32,19 @@ def _check_signals(evidence: Evidence) -> Iterator[str]:
         if call.op != "signal" or call.outcome != OK:
             continue
         kept = evidence.final_signals.get((call.tenant, call.detail["signal"]))
+        if kept is None and call.task in evidence.tombstones:
+            continue
         if kept is None:
             yield f"S8 {call.detail['signal']}: acknowledged, and is not there"
         elif call.detail["state"] in ("CONSUMED", "DEAD_LETTER") and kept[1] != call.detail["state"]:
             yield f"S8 {call.detail['signal']}: was told as {call.detail['state']}, is {kept[1]}"
-    woke = Counter((tenant, signal) for tenant, _, signal, wake in evidence.wakes if wake == "SIGNAL")
+    woke = Counter((tenant, signal) for tenant, _, signal in evidence.wakes)
     for (tenant, signal), count in woke.items():
         if count > 1:
-            yield f"S8 {signal}: woke {count} tasks"
-        if evidence.final_signals.get((tenant, signal), ("", ""))[1] != "CONSUMED":
-            yield f"S8 {signal}: woke a task and is not consumed"
+            yield f"S8 {signal} of {tenant}: ended {count} waits"
+    for key, now in state.items():
+        if (now == "CONSUMED") != (key in woke):
+            yield f"S8 {key[1]} of {key[0]}: is {now} and ended {woke[key]} waits"
     for (tenant, signal), (task, now) in evidence.final_signals.items():
         row = evidence.rows.get(task)
         if now == "PENDING" and row is not None and row.state in ("COMPLETED", "FAILED", "CANCELLED"):

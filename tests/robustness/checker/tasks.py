@@ -23,6 +23,7 @@ _STATUSES = {"completed": "COMPLETED", "failed": "FAILED", "cancelled": "CANCELL
 def check_tasks(evidence: Evidence) -> Iterator[str]:
     """All of it."""
     yield from _check_creations(evidence)
+    yield from _check_removals(evidence)
     yield from _check_ends(evidence)
     yield from _check_results(evidence)
     by_task: dict[str, list[Call]] = defaultdict(list)
@@ -49,10 +50,34 @@ def _check_creations(evidence: Evidence) -> Iterator[str]:
     for row in evidence.rows.values():
         if requests.setdefault((row.tenant, row.request), row.task) != row.task:
             yield f"S4 {row.request}: made twice"
-    for task in evidence.versions.keys() - evidence.rows.keys() - evidence.tombstones:
+    intents: dict[str, set[str]] = defaultdict(set)
+    for call in evidence.calls:
+        if call.op == "create" and (call.tenant, call.detail["request"]) in requests:
+            intents[call.detail.get("intent", call.detail["request"])].add(requests[call.tenant, call.detail["request"]])
+    for intent, tasks in intents.items():
+        if len(tasks) > 1:
+            yield f"S4 {intent}: wanted once, is {len(tasks)} tasks"
+
+
+def _check_removals(evidence: Evidence) -> Iterator[str]:
+    for task in evidence.versions.keys() - evidence.rows.keys() - evidence.tombstones.keys():
         yield f"S11 {task}: is gone without a tombstone"
-    for task in evidence.tombstones & evidence.rows.keys():
+    for task in evidence.tombstones.keys() & evidence.rows.keys():
         yield f"S11 {task}: has a tombstone and is there"
+    for task, versions in evidence.versions.items():
+        if versions[-1].op == "D" and versions[-1].held:
+            yield f"S11 {task}: was removed while it was held"
+    cursors: dict[str, list[int]] = defaultdict(list)
+    for tenant, cursor in evidence.tombstones.values():
+        cursors[tenant].append(cursor)
+    for tenant, found in cursors.items():
+        if sorted(found) != list(range(1, len(found) + 1)):
+            yield f"S11 {tenant}: the cursors of its {len(found)} tombstones are not 1 to {len(found)}"
+    for call in evidence.calls:
+        if call.op == "tombstones" and call.outcome == OK and call.detail["seen"]:
+            first, last = call.detail["seen"][0], call.detail["seen"][-1]
+            if call.detail["seen"] != list(range(call.detail["after"] + 1, last + 1)):
+                yield f"S11 {call.tenant}: after {call.detail['after']} a reader saw tombstones {first} to {last}, and not all"
 
 
 def _check_ends(evidence: Evidence) -> Iterator[str]:

@@ -5,7 +5,7 @@ from typing import Any, Final
 import msgspec
 from taskstore.v1 import tasks_pb2, types_pb2
 
-from tests.robustness.clients.state import GRPC_TENANTS, Client, Known, Shared
+from tests.robustness.clients.state import GRPC_TENANTS, REMOVED_TENANT, Client, Known, Shared
 from tests.robustness.clients.wire import Api, ask, is_unheard, outcome_of
 from tests.robustness.history import digest, now_us
 
@@ -17,9 +17,22 @@ _OVER: Final = (types_pb2.TASK_STATE_COMPLETED, types_pb2.TASK_STATE_FAILED, typ
 class Caller(Client):
     """Creates, reads, cancels, signals, answers, forks."""
 
-    def __init__(self, name: str, shared: Shared, seed: int, apis: list[Api]) -> None:
+    def __init__(
+        self,
+        name: str,
+        shared: Shared,
+        seed: int,
+        apis: list[Api],
+        *,
+        eagerness: float = 0.35,
+        workflows: tuple[str, ...] = WORKFLOWS,
+        most_at_once: int = 12,
+    ) -> None:
         super().__init__(name, shared, seed)
         self._apis = apis
+        self._eagerness = eagerness
+        self._workflows = workflows
+        self._most_at_once = most_at_once
         self.tenant = self.draw.choice(GRPC_TENANTS)
         self._unheard: list[tasks_pb2.CreateTaskRequest] = []
         self._signals: list[tasks_pb2.PublishSignalRequest] = []
@@ -40,13 +53,13 @@ class Caller(Client):
             await self._create(self._unheard[:50])
         elif self._signals:
             await self._publish(self._signals[0])
-        elif self.shared.may_create() and self.draw.random() < 0.35:
-            await self._create([self._new_task() for _ in range(self.draw.randint(1, 12))])
+        elif self.shared.may_create() and self.draw.random() < self._eagerness:
+            await self._create([self._new_task() for _ in range(self.draw.randint(1, self._most_at_once))])
         else:
             await self._look_or_meddle()
 
     def _new_task(self) -> tasks_pb2.CreateTaskRequest:
-        workflow = self.draw.choice(WORKFLOWS)
+        workflow = self.draw.choice(self._workflows)
         tenant = "gamma" if workflow == "spend" else self.tenant
         request_id = self.new_id()
         size = 20_000 if self.draw.random() < 0.02 else 20
@@ -54,8 +67,9 @@ class Caller(Client):
         if workflow == "flaky":
             said["fails"] = self.draw.randint(0, 3)
         deadline_ms = self.draw.choice((0, 0, 0, 60_000))
+        ttl_ms = 2_000 if tenant == REMOVED_TENANT else 86_400_000
         contract = types_pb2.TaskContract(
-            tool="job", workflow=workflow, workflow_version=1, owner=OWNER, ttl_ms=86_400_000, execution_deadline_ms=deadline_ms
+            tool="job", workflow=workflow, workflow_version=1, owner=OWNER, ttl_ms=ttl_ms, execution_deadline_ms=deadline_ms
         )  # fmt: skip
         return tasks_pb2.CreateTaskRequest(
             tenant_id=tenant, request_id=request_id, contract=contract, priority=self.draw.randint(0, 3),
@@ -119,6 +133,8 @@ class Caller(Client):
         for number, known in enumerate(some):
             item = answer.items[number] if answer is not None else None
             outcome = outcome_of(item, "task") if item is not None else heard
+            if outcome == "TASK_NOT_FOUND":
+                self.shared.ended(known)  # and was removed
             if item is None or outcome != "ok":
                 self.note("read", invoked, outcome, tenant=known.tenant, task=known.task)
                 continue

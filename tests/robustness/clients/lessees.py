@@ -18,10 +18,12 @@ _BATCH: Final = 25
 class Lessee(Client):
     """Leases, heartbeats, checkpoints, ends."""
 
-    def __init__(self, name: str, shared: Shared, seed: int, apis: list[Api]) -> None:
+    def __init__(self, name: str, shared: Shared, seed: int, apis: list[Api], *, is_tidy: bool = False) -> None:
         super().__init__(name, shared, seed)
+        self._is_tidy = is_tidy
         self._apis = apis
-        self._worker = f"{name}-l{LEASE_MS}"
+        self._lease_ms = 10_000 if is_tidy else LEASE_MS
+        self._worker = f"{name}-l{self._lease_ms}"
         self._old: list[types_pb2.Lease] = []
         """Leases that are over, and should be worth nothing."""
 
@@ -34,14 +36,15 @@ class Lessee(Client):
         taken = await self._lease()
         if taken:
             await self._work(taken)
-        if self._old and self.draw.random() < 0.3:
+        if self._old and not self._is_tidy and self.draw.random() < 0.3:
             await self._misuse(self.draw.sample(self._old, min(5, len(self._old))))
         del self._old[:-50]
 
     async def _lease(self) -> list[leases_pb2.LeasedTask]:
         request = leases_pb2.LeaseTasksRequest(
-            request_id=self.new_id(), worker_id=self._worker, lease_ms=LEASE_MS, wait_ms=300,
-            limit=self.draw.randint(1, _BATCH), workflows=[leases_pb2.WorkflowVersion(workflow="raw", version=1)],
+            request_id=self.new_id(), worker_id=self._worker, lease_ms=self._lease_ms, wait_ms=300,
+            limit=100 if self._is_tidy else self.draw.randint(1, _BATCH),
+            workflows=[leases_pb2.WorkflowVersion(workflow="raw", version=1)],
         )  # fmt: skip
         for _ in range(2):  # once more with the same id, when the answer was lost
             invoked = now_us()
@@ -61,13 +64,13 @@ class Lessee(Client):
 
     async def _work(self, taken: Sequence[leases_pb2.LeasedTask]) -> None:
         leases = [each.lease for each in taken]
-        for turn in range(self.draw.randint(1, 3)):
+        for turn in range(self.draw.randint(0, 1) if self._is_tidy else self.draw.randint(1, 3)):
             await self._heartbeat(leases)
             await self._checkpoint(leases, [each.checkpoints + turn for each in taken])
-            if self.draw.random() < 0.15:
+            if not self._is_tidy and self.draw.random() < 0.15:
                 await asyncio.sleep(LEASE_MS / 1000 * self.draw.uniform(0.5, 1.6))  # and may so lose them
         chance = self.draw.random()
-        if chance < 0.75:
+        if chance < 0.75 or self._is_tidy:
             await self._complete(leases)
         elif chance < 0.85:
             await self._one_by_one(leases, "release")
@@ -76,7 +79,7 @@ class Lessee(Client):
         self._old += leases  # or they are left to run out
 
     async def _heartbeat(self, leases: Sequence[types_pb2.Lease]) -> None:
-        items = [leases_pb2.HeartbeatTaskRequest(lease=lease, lease_ms=LEASE_MS) for lease in leases]
+        items = [leases_pb2.HeartbeatTaskRequest(lease=lease, lease_ms=self._lease_ms) for lease in leases]
         request = leases_pb2.HeartbeatTasksRequest(items=items)
         await self._batch("heartbeat", self._api.leases.HeartbeatTasks, request, leases, "extended")
 

@@ -8,7 +8,9 @@ from typing import Final
 
 from tests.robustness.history import UNKNOWN, Call, History, now_us
 
-GRPC_TENANTS: Final = ("alfa", "beta", "gamma")
+GRPC_TENANTS: Final = ("alfa", "beta", "gamma", "delta")
+REMOVED_TENANT: Final = "delta"
+"""Its tasks are removed as soon as they have ended and their handles too."""
 MCP_TENANT: Final = "dev"
 LIVE_LIMIT: Final = 300
 """So many tasks are under way at most, that what was begun can also be ended."""
@@ -109,4 +111,4 @@ class Client:
         raise NotImplementedError
 
 
-__all__ = ["GRPC_TENANTS", "LIVE_LIMIT", "MCP_TENANT", "UNKNOWN", "Client", "Known", "Shared"]
+__all__ = ["GRPC_TENANTS", "LIVE_LIMIT", "MCP_TENANT", "REMOVED_TENANT", "UNKNOWN", "Client", "Known", "Shared"]
