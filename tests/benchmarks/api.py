@@ -10,8 +10,10 @@ import grpc
 import grpc.aio
 from taskstore.v1 import leases_pb2, leases_pb2_grpc, tasks_pb2, tasks_pb2_grpc, tenants_pb2, tenants_pb2_grpc, types_pb2
 
+from mcp_bridge.access.issuers import DEVELOPMENT_ISSUER
+
 TENANT: Final = "dev"
-OWNER: Final = types_pb2.Owner(issuer="dev", subject="dev")
+OWNER: Final = types_pb2.Owner(issuer=DEVELOPMENT_ISSUER, subject="dev")
 BATCH: Final = 100
 _LIMITS: Final = [("grpc.max_receive_message_length", 6 * 2**20), ("grpc.max_send_message_length", 6 * 2**20)]
 

@@ -17,7 +17,7 @@ async def p8(world: World, plan: Plan) -> list[Figure]:
     """Against three single-row commits, one after the other."""
     worker = world.start_worker()
     url = world.pair.url
-    call = mcp_request(url, "tools/call", {"name": "nothing", "arguments": {}}, capabilities={})
+    call = mcp_request(url, "tools/call", {"name": "nothing", "arguments": {}}, capabilities={}, token=world.token)
     async with api(world.pair.store_address) as store:
         await store.lift_limits()
         await store.create(1, workflow="nothing")

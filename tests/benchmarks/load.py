@@ -45,13 +45,16 @@ class Load:
         return statistics.quantiles(self.latencies_ms, n=100)[percent - 1]
 
 
-def mcp_request(url: str, method: str, params: dict[str, Any], *, capabilities: dict[str, Any] | None = None) -> bytes:
+def mcp_request(
+    url: str, method: str, params: dict[str, Any], *, capabilities: dict[str, Any] | None = None, token: str | None = None
+) -> bytes:
     """One request of MCP as the bytes of HTTP/1.1."""
     headers, body = write_request(
         method, params, request_id=1, capabilities=TASKS if capabilities is None else capabilities,
         client_info={"name": "bench", "version": "1"},
     )  # fmt: skip
-    return http_request(url, msgspec.json.encode(body), headers)
+    authorization = {} if token is None else {"Authorization": f"Bearer {token}"}
+    return http_request(url, msgspec.json.encode(body), {**headers, **authorization})
 
 
 def http_request(url: str, body: bytes, headers: Mapping[str, str]) -> bytes:

@@ -70,7 +70,7 @@ async def polling(world: World, *, size: int, count: int, workflow: str) -> Side
         await store.lift_limits()
         ids = await store.create(count, workflow=workflow)
         await store.complete(count, result_of(size), workflow=workflow)
-    requests = polls(ids, world.pair.url)
+    requests = polls(ids, world.pair.url, world.token)
     return Side(url=world.pair.url, requests=lambda: itertools.cycle(requests), mark=COMPLETED, processes=await world.parts())
 
 
@@ -78,18 +78,18 @@ async def creating(world: World) -> Side:
     """Creations of durable tasks."""
     async with api(world.pair.store_address) as store:
         await store.lift_limits()
-    request = creation(world.pair.url)
+    request = creation(world.pair.url, world.token)
     return Side(url=world.pair.url, requests=lambda: itertools.repeat(request), mark=CREATED, processes=await world.parts())
 
 
-def polls(task_ids: list[str], url: str) -> list[bytes]:
+def polls(task_ids: list[str], url: str, token: str | None = None) -> list[bytes]:
     """A poll of each task."""
-    return [mcp_request(url, "tasks/get", {"taskId": task_id}) for task_id in task_ids]
+    return [mcp_request(url, "tasks/get", {"taskId": task_id}, token=token) for task_id in task_ids]
 
 
-def creation(url: str) -> bytes:
+def creation(url: str, token: str | None = None) -> bytes:
     """A call that makes a task."""
-    return mcp_request(url, "tools/call", {"name": "job", "arguments": {"n": 1, "text": "x" * 100}})
+    return mcp_request(url, "tools/call", {"name": "job", "arguments": {"n": 1, "text": "x" * 100}}, token=token)
 
 
 def result_of(size: int) -> bytes:

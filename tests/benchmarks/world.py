@@ -1,7 +1,9 @@
 """Tenure as it is deployed, with its usual settings, and whatever stands beside it."""
 
 import asyncio
+import base64
 import contextlib
+import os
 import shutil
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -9,7 +11,9 @@ from pathlib import Path
 
 import asyncpg
 
+from mcp_bridge.development import Trial, issue_token
 from tests.benchmarks import peer
+from tests.benchmarks.api import OWNER, TENANT
 from tests.benchmarks.machine import Usage, usage
 from tests.benchmarks.profile import Profile
 from tests.pair import ROOT, Pair, Process, free_ports
@@ -18,8 +22,13 @@ from tests.pair import ROOT, Pair, Process, free_ports
 class World:
     """One pair with a database of its own, and other processes beside it."""
 
-    def __init__(self, pair: Pair, folder: Path, profile: Profile | None = None) -> None:
+    def __init__(
+        self, pair: Pair, folder: Path, *, token: str, access: Mapping[str, str], profile: Profile | None = None
+    ) -> None:
         self.pair = pair
+        self.token = token
+        """With which its bridges let in."""
+        self._access = access
         self.folder = folder
         self._profile = profile
         if profile is not None:
@@ -67,7 +76,7 @@ class World:
         port, admin_port = free_ports(2)
         settings = {
             "TENURE_BRIDGE_PORT": str(port), "TENURE_BRIDGE_ADMIN_PORT": str(admin_port), "TENURE_BRIDGE_STORE": store,
-            "TENURE_BRIDGE_ROUTES": str(self.pair.routes),
+            "TENURE_BRIDGE_ROUTES": str(self.pair.routes), **self._access,
         }  # fmt: skip
         process = self.start(name, "-m", "mcp_bridge", "serve", environment=settings)
         await asyncio.to_thread(process.wait_ready, admin_port)
@@ -139,11 +148,20 @@ class Meter:
 
 @contextlib.contextmanager
 def open_world(profile: Profile | None = None) -> Iterator[World]:
-    """A pair in an empty folder, with a Postgres that does not forget."""
+    """A pair in an empty folder, with a Postgres that does not forget, and a bridge that asks everybody who he is."""
     folder = ROOT / ".tenure" / "bench" / "world"
     shutil.rmtree(folder, ignore_errors=True)
-    with Pair(folder, routes=Path(__file__).parent / "routes.yaml", durable=True) as pair:
-        world = World(pair, folder, profile)
+    *_, port = free_ports(5)  # the pair takes the first ones
+    url = f"http://127.0.0.1:{port}"
+    trial = Trial(tenant=TENANT, subject=OWNER.subject, scopes=(), groups=(), audience=f"{url}/mcp", minutes=600)
+    token = issue_token(folder / "issuer", trial)
+    access = {
+        "TENURE_BRIDGE_ISSUERS": str(folder / "issuer" / "issuers.yaml"), "TENURE_BRIDGE_PUBLIC_URL": url,
+        "TENURE_BRIDGE_STATE_KEYS": base64.b64encode(os.urandom(32)).decode(),
+    }  # fmt: skip
+    routes = Path(__file__).parent / "routes.yaml"
+    with Pair(folder, routes=routes, durable=True, mcp_port=port, bridge_settings=access) as pair:
+        world = World(pair, folder, token=token, access=access, profile=profile)
         try:
             yield world
         finally:
