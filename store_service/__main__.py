@@ -1,4 +1,4 @@
-"""`tenure-store`, or `python -m store_service`: serve | migrate | doctor | epoch | dev-certs."""
+"""`tenure-store`, or `python -m store_service`: serve | migrate | doctor | epoch | dev-certs; the commands of operators."""
 
 import argparse
 import asyncio
@@ -10,11 +10,13 @@ from pathlib import Path
 
 import structlog
 
+from store_service.archive.errors import ArchiveError
 from store_service.config import Config, ConfigError, read_config
 from store_service.db.migrate import SchemaError, bump_epoch, keep_epoch, migrate
 from store_service.dev_certs import make_dev_certs
 from store_service.doctor import examine
 from store_service.model.refusals import Refusal
+from store_service.operator import command as operator
 from store_service.rpc.policy import PolicyError
 from store_service.server import Store
 from store_service.telemetry import configure_logs, settle_garbage
@@ -27,7 +29,8 @@ START_SECONDS = 30.0
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command that the arguments name. Returns the exit code."""
     parser = argparse.ArgumentParser(
-        prog="tenure-store", description="The task store. Settings are read from TENURE_STORE_*; TENURE_STORE_DSN is required."
+        prog="tenure-store",
+        description="The task store, and its operators' commands. The store's settings are read from TENURE_STORE_*.",
     )
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("serve", help="serve the API until SIGTERM")
@@ -39,7 +42,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     certs = commands.add_parser("dev-certs", help="make certificates and a policy for trials, see the README")
     certs.add_argument("folder", type=Path)
     certs.add_argument("--host", action="append", default=[], metavar="NAME", help="a name of the store besides localhost")
+    operator.add_commands(commands, os.environ)
     options = parser.parse_args(arguments)
+    if options.command in operator.COMMANDS:
+        return operator.main(options, os.environ)
     try:
         if options.command == "dev-certs":
             return _make_dev_certs(options.folder, options.host)
@@ -54,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return _run(_examine(config, options.output or ("text" if sys.stdout.isatty() else "json")))
             case _:
                 return _run(_bump_epoch(config) if options.action == "bump" else _keep_epoch(config))
-    except (ConfigError, PolicyError, SchemaError, Refusal, OSError, ValueError) as error:
+    except (ArchiveError, ConfigError, PolicyError, SchemaError, Refusal, OSError, ValueError) as error:
         print(f"tenure-store: {error}", file=sys.stderr)
         return 1
 

@@ -120,10 +120,12 @@ class Pair:
         durable: bool = True,
         mcp_port: int = 0,
         bridge_settings: Mapping[str, str] | None = None,
+        store_settings: Mapping[str, str] | None = None,
     ) -> None:
         self.folder = folder
         self.routes = routes
         self._bridge_settings = dict(bridge_settings or {})
+        self._store_settings = dict(store_settings or {})
         folder.mkdir(parents=True, exist_ok=True)
         self.postgres = EmbeddedPostgres(folder / "postgres", durable=durable)
         self._store_port, self._store_admin_port, self._bridge_admin_port, free = free_ports(4)
@@ -211,6 +213,7 @@ class Pair:
             "TENURE_STORE_DSN": self.postgres.dsn,
             "TENURE_STORE_PORT": str(self._store_port),
             "TENURE_STORE_ADMIN_PORT": str(self._store_admin_port),
+            **self._store_settings,
         }
 
 

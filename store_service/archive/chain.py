@@ -16,14 +16,13 @@ class Broken:
     reason: str
 
 
-async def read_chain(destination: Destination, last: Receipt) -> AsyncIterator[Contents | Broken]:
-    """All batches of a tenant, the last one first, and in the place of each that is not as it was, what is wrong with it.
+async def read_chain(destination: Destination, last: Receipt | None) -> AsyncIterator[Contents | Broken]:
+    """All batches up to one, the last one first, and in the place of each that is not as it was, what is wrong with it.
 
     Below a broken batch it goes on with what is found there; that is proved by the digests of its tombstones alone.
     Raises ArchiveError when the destination cannot be read.
     """
-    wanted: BatchId | None = last.batch_id
-    receipt: Receipt | None = last
+    wanted, receipt = last.batch_id if last is not None else None, last
     while wanted is not None:
         found = await _read(destination, wanted, receipt)
         yield found
