@@ -14,6 +14,9 @@ from tests.interleaving.schedules import ACME_1, BRAVO_1, NEW_A, Runner, Schedul
 from tests.interleaving.stage import START, Session, Stage, start
 
 _LEASED: tuple[Slot, ...] = (("acme", ACME_1, "leased"),)
+_PATIENT = defects.Defect(
+    "none: batches of several tenants wait for as long as a schedule takes", "allow_each", {"'100ms'": "'20s'"}
+)
 _CROSSED: tuple[Slot, ...] = (("acme", ACME_1, "leased"), ("bravo", BRAVO_1, "leased"))
 
 
@@ -87,6 +90,7 @@ async def finish_crossed(stage: Stage) -> None:
 
 
 async def test_53_crossed_batches_wait_for_each_other_in_one_order(stage: Stage) -> None:
+    await _PATIENT.put_into(stage)
     await finish_crossed(stage)
     assert (await stage.state())["audit"] == []
     await defects.LOCKED_AS_THEY_COME.put_into(stage)
