@@ -49,6 +49,20 @@ def test_the_scripts_are_those_that_are_named() -> None:
     }
 
 
+def test_the_translation_has_every_block_every_link_and_every_name() -> None:
+    """So that what a reader copies from it is what the other tests run."""
+    translated = (ROOT / "README.zh-CN.md").read_text()
+    assert re.findall(r"```.*?```", translated, re.DOTALL) == re.findall(r"```.*?```", README, re.DOTALL)
+    assert re.findall(r"^#+ ", translated, re.MULTILINE) == re.findall(r"^#+ ", README, re.MULTILINE)
+    assert parts(translated, r"\]\(([^)]+)\)") == parts(README, r"\]\(([^)]+)\)") - {"README.zh-CN.md"}
+    assert parts(translated, r"`([^`]+)`") == parts(README, r"`([^`]+)`")
+
+
+def parts(text: str, pattern: str) -> set[str]:
+    """What matches outside of blocks, with lines joined."""
+    return set(re.findall(pattern, re.sub(r"```.*?```", "", text, flags=re.DOTALL).replace("\n", " ")))
+
+
 async def test_store_bridge_and_worker_run_apart_as_written(postgres: EmbeddedPostgres, tmp_path: Path) -> None:
     store_port, store_admin, bridge_port, bridge_admin = free_ports(4)
     (tmp_path / "hello.py").write_text(block("python", "# hello.py").replace("127.0.0.1:7233", f"127.0.0.1:{store_port}"))
