@@ -3,8 +3,11 @@
 import argparse
 import asyncio
 import random
+import signal
 import sys
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any
 
 from tests.pair import ROOT
 from tests.robustness.plans import PLANS
@@ -23,7 +26,14 @@ def main() -> int:
     seed = random.SystemRandom().randrange(2**31) if asked.seed is None else asked.seed
     plan = PLANS[asked.plan]
     seconds = asked.seconds or plan.seconds
-    return asyncio.run(run(plan, seed=seed, seconds=seconds, root=asked.folder, keep=asked.keep))
+    return asyncio.run(_stoppable(run(plan, seed=seed, seconds=seconds, root=asked.folder, keep=asked.keep)))
+
+
+async def _stoppable(work: Coroutine[Any, Any, int]) -> int:
+    """Ends all that was started when it is asked to end."""
+    task = asyncio.ensure_future(work)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    return await task
 
 
 if __name__ == "__main__":

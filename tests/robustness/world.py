@@ -89,6 +89,14 @@ class World:
         return "ipv4:" + ",".join(f"127.0.0.1:{port}" for port in self.ports(side))
 
     async def __aenter__(self) -> Self:
+        try:
+            await self._start_all()
+        except BaseException:
+            await self.__aexit__()
+            raise
+        return self
+
+    async def _start_all(self) -> None:
         self.postgres = await make_primary(self.folder / "postgres", self.postgres_port)
         environment = {"TENURE_STORE_DSN": self.postgres.dsn()}
         migrate = Process(
@@ -108,7 +116,6 @@ class World:
         self._supervisor = asyncio.create_task(self._supervise())
         await self._ready()
         await self._configure()
-        return self
 
     async def __aexit__(self, *_: object) -> None:
         if self._supervisor is not None:
@@ -118,7 +125,8 @@ class World:
         for proxy in self.proxies.values():
             await proxy.stop()
         await self.ledger.stop()
-        await self.postgres.stop(immediate=False)
+        if hasattr(self, "postgres"):
+            await self.postgres.stop(immediate=False)
 
     def start(self, part: Part) -> None:
         """Starts a process anew."""
