@@ -1,13 +1,13 @@
 """Puts a run into the README: its table, its picture, its figures as JSON.
 
-python -m tests.benchmarks.publish [RUN.json]     the newest run when none is named
+python -m tests.benchmarks.publish [RUN.json ...]     the newest run when none is named; of several, the later wins
 """
 
 import json
 import re
 import sys
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tests.benchmarks import machine, plot
 from tests.benchmarks.figures import Figure, cpu_markdown, markdown
@@ -21,8 +21,10 @@ _END: Final = "<!-- the end of the last run -->\n"
 
 def main() -> None:
     """Writes README.md, last_run.svg and last_run.json."""
-    run = Path(sys.argv[1]) if sys.argv[1:] else max((ROOT / ".tenure" / "bench").glob("*.json"))
-    kept = json.loads(run.read_text())
+    runs = [Path(each) for each in sys.argv[1:]] or [max((ROOT / ".tenure" / "bench").glob("2*.json"))]
+    kept = _together([json.loads(run.read_text()) for run in runs])
+    run = ROOT / ".tenure" / "bench" / "published.json"
+    run.write_text(json.dumps(kept))
     print(plot.draw(run))
     picture = run.with_suffix(".svg").read_text()
     (FOLDER / "last_run.svg").write_text(re.sub(r">\s+<", "><", picture))
@@ -30,12 +32,26 @@ def main() -> None:
     figures = [Figure.from_json(one) for one in kept["figures"]]
     met = sum(one.verdict == "met" for one in figures)
     told = (
-        f"{machine.sentence(kept['machine'])}.\n\n{_shared(kept['machine'])}{met} of {len(figures)} are met.\n\n"
+        f"{'; '.join(kept['told'])}.\n\n{_shared(kept['machine'])}{met} of {len(figures)} are met.\n\n"
         f"![The last run](last_run.svg)\n\n{markdown(figures)}\n\n{cpu_markdown(figures)}\n"
     )
     text = README.read_text()
     before, after = text[: text.index(_BEGIN) + len(_BEGIN)], text[text.index(_END) :]
     README.write_text(f"{before}\n{told}\n{after}")
+
+
+def _together(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Runs of one machine as if they were one."""
+    names = {one["id"] for run in runs for one in run["figures"]}
+    last = {name: next(run for run in reversed(runs) if any(one["id"] == name for one in run["figures"])) for name in names}
+    return {
+        "machine": runs[-1]["machine"],
+        "told": [machine.sentence(run["machine"]) for run in runs],
+        "figures": [
+            one for name in sorted(names, key=lambda name: int(name[1:])) for one in last[name]["figures"] if one["id"] == name
+        ],
+        "curves": next((run["curves"] for run in reversed(runs) if run["curves"]), []),
+    }
 
 
 def _shared(described: dict[str, float]) -> str:
