@@ -45,7 +45,8 @@ def _together(runs: list[dict[str, Any]]) -> dict[str, Any]:
     names = {one["id"] for run in runs for one in run["figures"]}
     last = {name: next(run for run in reversed(runs) if any(one["id"] == name for one in run["figures"])) for name in names}
     return {
-        "machine": runs[-1]["machine"],
+        "machine": runs[-1]["machine"]
+        | {name: max(run["machine"][name] for run in runs) for name in ("load_before", "load_after")},
         "told": [machine.sentence(run["machine"]) for run in runs],
         "figures": [
             one for name in sorted(names, key=lambda name: int(name[1:])) for one in last[name]["figures"] if one["id"] == name
