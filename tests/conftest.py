@@ -58,6 +58,14 @@ def pytest_configure(config: pytest.Config) -> None:
             maker.__kwdefaults__["batching"] = False
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """After a run that broke off nothing is known of the tests that had not run: `--last-failed` is all of them then."""
+    cache = getattr(session.config, "cache", None)
+    if exitstatus == pytest.ExitCode.INTERNAL_ERROR and cache is not None:
+        cache.set("cache/lastfailed", {})
+
+
 def pytest_sessionstart() -> None:
     """What a shell lets its background jobs ignore, the processes of the tests do not: some are interrupted by it."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
