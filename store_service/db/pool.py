@@ -10,6 +10,7 @@ import asyncpg
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
+from store_service.db.leaving import to_its_end
 from store_service.model.refusals import Reason, Refusal
 
 SETTINGS = {
@@ -90,14 +91,14 @@ class Database:
 
     async def read(self, query: str, *arguments: Any) -> list[asyncpg.Record]:
         """Runs one statement that writes nothing."""
-        return await asyncio.shield(self._run(query, arguments, lost=Reason.STORAGE_UNAVAILABLE))
+        return await to_its_end(self._run(query, arguments, lost=Reason.STORAGE_UNAVAILABLE))
 
     async def write(self, query: str, *arguments: Any) -> list[asyncpg.Record]:
         """Runs one statement that writes.
 
         Its first argument is its tenant, or the tenant of each of its items; or else names who asks.
         """
-        return await asyncio.shield(self._run_in_share(query, arguments))
+        return await to_its_end(self._run_in_share(query, arguments))
 
     async def close(self) -> None:
         """Closes every connection, once the statements under way have ended."""

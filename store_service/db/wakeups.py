@@ -21,6 +21,7 @@ import structlog
 from prometheus_client import CollectorRegistry, Gauge
 
 from store_service.db.followers import Follower, Followers
+from store_service.db.leaving import to_its_end
 from store_service.db.queries import Queries
 
 P = ParamSpec("P")
@@ -43,10 +44,10 @@ def tells(operation: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Corouti
     otherwise what was written would be heard of by nobody."""
 
     @functools.wraps(operation)
-    async def to_its_end(*args: P.args, **kwargs: P.kwargs) -> R:
-        return await asyncio.shield(operation(*args, **kwargs))
+    async def told(*args: P.args, **kwargs: P.kwargs) -> R:
+        return await to_its_end(operation(*args, **kwargs))
 
-    return to_its_end
+    return told
 
 
 def lane_topic(lane: str) -> str:

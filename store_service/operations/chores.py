@@ -9,6 +9,7 @@ import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from store_service.db.chores import ChoreRows
+from store_service.db.leaving import to_its_end
 from store_service.db.wakeups import Wakeups
 from store_service.model.refusals import Refusal
 from store_service.operations.budget_figures import METER_SECONDS, BudgetFigures
@@ -86,7 +87,7 @@ class Chores:
         """
         if self._next_promotion is None:
             self._next_promotion = asyncio.create_task(self._promote_due(), name="promote due")
-        return await asyncio.shield(self._next_promotion)
+        return await to_its_end(self._next_promotion)
 
     def start(self) -> None:
         """Starts the loops."""

@@ -1,12 +1,12 @@
 """Calls of operators that change something: written down before they are made, and how they ended."""
 
-import asyncio
 from typing import Any, Final
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.text_format import MessageToString
 
+from store_service.db.leaving import to_its_end
 from store_service.model.limits import check_name
 from store_service.model.refusals import Refusal
 from store_service.operations.audit import Audit
@@ -33,7 +33,7 @@ def audited(audit: Audit, caller: Caller, method: str, inner: Unary) -> Unary:
             raise
         finally:
             if outcome:  # else it was given up or broke, and its end is not known
-                await asyncio.shield(audit.end(tenant_id, cursor, outcome))
+                await to_its_end(audit.end(tenant_id, cursor, outcome))
 
     return call
 

@@ -1,6 +1,7 @@
 """Long polls and the hints that end them early: a lost hint costs time and nothing else."""
 
 import asyncio
+import gc
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -27,6 +28,7 @@ from tests.store.builders import (
     get,
     holding,
     question,
+    refusal_of,
     release,
     retry_policy,
     set_policy,
@@ -298,3 +300,22 @@ async def test_who_asked_may_leave_and_those_who_wait_are_woken_all_the_same(
         for _ in range(3):  # the store has heard of it when what was said later is answered
             await store.leases.LeaseTasks(claim(workflow="nobody's"))
     assert len((await in_time(call)).tasks) == 1
+
+
+async def test_a_refusal_that_nobody_is_left_to_hear_is_no_error_of_the_store(
+    store: Stubs, database: asyncpg.Connection, dsn: str
+) -> None:
+    errors: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context["message"]))
+    await create(store)
+    await store.tenants.RedriveTasks(tenants_pb2.RedriveTasksRequest(tenant_id=TENANT, request_id="r", actor="ann"))
+    other = tenants_pb2.RedriveTasksRequest(tenant_id=TENANT, request_id="r", actor="bob")
+    async with holding(dsn, LOCK_TENANT, TENANT):
+        asked = store.tenants.RedriveTasks(other)
+        await blocked(database)
+        asked.cancel()
+        for _ in range(3):  # the store has heard of it when what was said later is answered
+            await store.leases.LeaseTasks(claim(workflow="nobody's"))
+    assert (await refusal_of(store.tenants.RedriveTasks(other))).reason == "REQUEST_ID_CONFLICT"
+    gc.collect()
+    assert errors == []
