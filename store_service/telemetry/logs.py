@@ -43,7 +43,13 @@ def configure_logs(*, level: str = "info", format: LogFormat = "json") -> None: 
     handler = logging.StreamHandler(sys.stderr)
     remove = structlog.stdlib.ProcessorFormatter.remove_processors_meta
     handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=[remove, *render]))
+    handler.addFilter(_has_somebody_to_answer)
     logging.basicConfig(level=threshold, handlers=[handler], force=True)
+
+
+def _has_somebody_to_answer(record: logging.LogRecord) -> bool:
+    """All but what gRPC takes for an error: that the caller of an answer has left. Source: `_handle_exceptions` of grpc.aio."""
+    return not record.getMessage().startswith("ExecuteBatchError raised in core by servicer method")
 
 
 def _make_lines(threshold: int) -> type[structlog.typing.FilteringBoundLogger]:

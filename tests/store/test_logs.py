@@ -11,6 +11,7 @@ configure_logs(level="info")
 structlog.get_logger().info("ours", task_id=uuid.UUID(int=1), text="a\\nb")
 structlog.get_logger().debug("too quiet")
 logging.getLogger("library").warning("theirs %s", 7)
+logging.getLogger("grpc._cython.cygrpc").error("ExecuteBatchError raised in core by servicer method [/a/caller/has/Left]")
 try:
     1 / 0
 except ZeroDivisionError:
