@@ -380,7 +380,7 @@ async def test_a_worker_that_loses_its_leases_takes_fewer_and_as_many_again_once
         assert limits(fake)[-1] <= 4
         stuck = False
         fake.mend()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(150):
             while worker.registry.get_sample_value("tenure_worker_allowance") != 8:
                 tasks.append(fake.add())
                 await fake.ended(tasks[-1])
