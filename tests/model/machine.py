@@ -1,8 +1,11 @@
 """The machine: it makes up what is said to a store and to the model of it."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from hypothesis import strategies as st
+from hypothesis.errors import HypothesisException
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from tests.model import arguments as some
@@ -32,28 +35,45 @@ def begun(draw: Draw) -> None:
     """How an example begins. What a machine says, it says while its arguments are drawn: a draw in the body of a rule, from
     `st.data()`, takes four times as long, and there are ten in a step."""
     machine: StoreMachine = draw(st.runner())
-    machine.start(draw)
+    with machine.noting():
+        machine.start(draw)
 
 
 @st.composite
 def done(draw: Draw) -> None:
     """How it goes on."""
     machine: StoreMachine = draw(st.runner())
-    getattr(machine, pick(draw, STEPS))(draw)
+    with machine.noting():
+        getattr(machine, pick(draw, STEPS))(draw)
 
 
 class StoreMachine(RuleBasedStateMachine, Callers, Workers, Operators, Faults):
     """Every operation, with arguments that fit, that just fit, and that do not."""
 
-    def __init__(self, real: Real, seen: Seen) -> None:
+    def __init__(self, real: Real, seen: Seen, told: "list[StoreMachine]") -> None:
         super().__init__()
+        told.append(self)
+        self.fault: Exception | None = None
+        """What went wrong, whatever Hypothesis makes of it."""
         self.pair = Pair(real, seen)
         self.model = self.pair.model
 
     def teardown(self) -> None:
         """What has not been looked at for a while is as it should be."""
         if self.pair.agreed:
-            self.pair.look_everywhere()
+            with self.noting():
+                self.pair.look_everywhere()
+
+    @contextmanager
+    def noting(self) -> Iterator[None]:
+        """Keeps what goes wrong inside."""
+        try:
+            yield
+        except HypothesisException:
+            raise
+        except Exception as fault:
+            self.fault = fault
+            raise
 
     @initialize(_=begun())
     def begin(self, _: None) -> None:

@@ -163,7 +163,7 @@ def find(real: Real, mutant: Mutant) -> tuple[int, str] | None:
     machines: list[StoreMachine] = []
 
     def begin() -> StoreMachine:
-        machines.append(StoreMachine(real, Seen()))
+        machines.append(StoreMachine(real, Seen(), []))
         return machines[-1]
 
     profile = settings(
