@@ -17,7 +17,7 @@ from mcp_bridge.development import NotForTrials, Trial, issue_token
 from mcp_bridge.doctor import examine
 from mcp_bridge.lines import Lines, own_pipes
 from store_service.telemetry import configure_logs, settle_garbage
-from store_service.telemetry.findings import tell_findings
+from store_service.telemetry.findings import add_output, tell_findings
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     doctor = commands.add_parser(
         "doctor", help="say what is wrong with the settings, the store and the issuers, and what to do"
     )
-    doctor.add_argument("--output", choices=("text", "json"), help="default: text on a terminal, json elsewhere")
+    add_output(doctor)
     check = commands.add_parser("check-config", help="check a route file and tell everything that is wrong with it")
     check.add_argument("file", help="the route file")
     check.add_argument("--issuers", metavar="FILE", help="check an issuer file too, as a bridge on loopback would")
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         config = read_config(os.environ)
         configure_logs(level=config.log_level, format="json" if config.log_format == "json" else "console")
         if options.command == "doctor":
-            return _run(_examine(config, options.output or ("text" if sys.stdout.isatty() else "json")))
+            return _run(tell_findings(examine(config), options.output))
         return _run(_serve_host(config) if options.command == "stdio" else _serve(config))
     except ConfigFileError as error:
         print(error, file=sys.stderr)
@@ -106,10 +106,6 @@ async def _serve(config: Config) -> int:
     await stop.wait()
     await bridge.stop()
     return 0
-
-
-async def _examine(config: Config, output: str) -> int:
-    return tell_findings([finding async for finding in examine(config)], as_json=output == "json")
 
 
 async def _serve_host(config: Config) -> int:

@@ -1,7 +1,7 @@
 """`tenure-bridge doctor`: what is wrong with what a bridge is told and stands on, and what to do."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -13,8 +13,8 @@ from taskstore.v1 import tenants_pb2
 from mcp_bridge.access.config_files import ConfigFileError
 from mcp_bridge.access.hosts import is_loopback
 from mcp_bridge.access.issuers import DEVELOPMENT_ISSUER, Issuer, load_issuers
-from mcp_bridge.access.keys import KEYS_BYTES, READ_SECONDS, read_keys, reader
-from mcp_bridge.access.routes import Routes
+from mcp_bridge.access.keys import READ_SECONDS, fetch, read_keys, reader, trust_for
+from mcp_bridge.access.routes import Route
 from mcp_bridge.access.routes_file import load_routes
 from mcp_bridge.config import Config, store_tls
 from store_service.client import StoreError, TaskStore, TenantStore
@@ -27,18 +27,17 @@ UNHEARD: Final = timedelta(minutes=1)
 
 async def examine(config: Config) -> AsyncIterator[Finding]:
     """Looks at one thing after the other and changes nothing."""
-    routes: Routes | None = None
+    tenants: Mapping[str, Mapping[str, Route]] = {}
     try:
-        routes = load_routes(config.routes)
-        tools = sum(len(tenant) for tenant in routes.tenants.values())
-        yield well("TENURE_BRIDGE_ROUTES", f"{tools} tools of {len(routes.tenants)} tenants")
+        tenants = load_routes(config.routes).tenants
+        yield well("TENURE_BRIDGE_ROUTES", f"{sum(map(len, tenants.values()))} tools of {len(tenants)} tenants")
     except (ConfigFileError, OSError) as error:
         yield wrong("TENURE_BRIDGE_ROUTES", str(error), "correct the file; a bridge that runs keeps the routes that it had")
     for finding in _examine_settings(config):
         yield finding
     async for finding in _examine_issuers(config):
         yield finding
-    async for finding in _examine_store(config, routes):
+    async for finding in _examine_store(config, tenants):
         yield finding
 
 
@@ -84,7 +83,7 @@ async def _examine_metadata(issuer: Issuer) -> Finding:
     urls.append(f"{origin}{path}/.well-known/openid-configuration")
     for url in dict.fromkeys(urls):
         try:
-            found = await _fetch_json(url)
+            found = msgspec.json.decode(await fetch(url, trust_for(url, issuer)), type=dict[str, Any])
         except (OSError, TimeoutError, aiohttp.ClientError, ValueError):
             continue
         if found.get("issuer") != name:
@@ -98,15 +97,7 @@ async def _examine_metadata(issuer: Issuer) -> Finding:
     return doubtful(name, "it serves no metadata of an authorization server that is read from here", cure)
 
 
-async def _fetch_json(url: str) -> Mapping[str, Any]:
-    timeout = aiohttp.ClientTimeout(total=READ_SECONDS)
-    async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url, allow_redirects=False) as response:
-        if response.status != 200:
-            raise ValueError(f"the server answered {response.status}")
-        return msgspec.json.decode(await response.content.read(KEYS_BYTES), type=dict[str, Any])
-
-
-async def _examine_store(config: Config, routes: Routes | None) -> AsyncIterator[Finding]:
+async def _examine_store(config: Config, routes: Mapping[str, Mapping[str, Route]]) -> AsyncIterator[Finding]:
     tls = store_tls(config)
     try:
         async with TaskStore.connect(config.store, tls=tls) as store:
@@ -120,12 +111,12 @@ async def _examine_store(config: Config, routes: Routes | None) -> AsyncIterator
         return
     yield well("store", f"{config.store} serves")
     async with TenantStore.connect(config.store, tls=tls) as tenants:
-        for tenant in routes.tenants if routes is not None else ():
-            async for finding in _examine_tenant(tenants, tenant, routes):
+        for tenant, tools in routes.items():
+            async for finding in _examine_tenant(tenants, tenant, tools.values()):
                 yield finding
 
 
-async def _examine_tenant(tenants: TenantStore, tenant: str, routes: Routes | None) -> AsyncIterator[Finding]:
+async def _examine_tenant(tenants: TenantStore, tenant: str, routes: Iterable[Route]) -> AsyncIterator[Finding]:
     """Whether workers ask for what a tenant's tools run."""
     try:
         answer = await tenants.list_registrations(tenants_pb2.ListRegistrationsRequest(tenant_id=tenant))
@@ -134,7 +125,7 @@ async def _examine_tenant(tenants: TenantStore, tenant: str, routes: Routes | No
         return
     asked = {(one.workflow, one.workflow_version): one.asked_at.ToDatetime(UTC) for one in answer.registrations}
     now, is_well = datetime.now(UTC), True
-    for route in routes.tenants[tenant].values() if routes is not None else ():
+    for route in routes:
         last = asked.get((route.workflow, route.workflow_version))
         if last is not None and now - last < UNHEARD:
             continue

@@ -20,7 +20,7 @@ from store_service.operator import command as operator
 from store_service.rpc.policy import PolicyError
 from store_service.server import Store
 from store_service.telemetry import configure_logs, settle_garbage
-from store_service.telemetry.findings import tell_findings
+from store_service.telemetry.findings import add_output, tell_findings
 
 START_SECONDS = 30.0
 """How long `serve` waits for a database that cannot be reached yet."""
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands.add_parser("serve", help="serve the API until SIGTERM")
     commands.add_parser("migrate", help="bring the database's schema to this version; safe to repeat and to run side by side")
     doctor = commands.add_parser("doctor", help="say what is wrong with the settings and the database, and what to do")
-    doctor.add_argument("--output", choices=("text", "json"), help="default: text on a terminal, json elsewhere")
+    add_output(doctor)
     epoch = commands.add_parser("epoch", help="after a restore or a failover")
     epoch.add_argument("action", choices=["bump", "keep"], help="bump: make every lease worthless; keep: nothing was lost")
     certs = commands.add_parser("dev-certs", help="make certificates and a policy for trials, see the README")
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             case "migrate":
                 return _run(_migrate(config))
             case "doctor":
-                return _run(_examine(config, options.output or ("text" if sys.stdout.isatty() else "json")))
+                return _run(tell_findings(examine(config), options.output))
             case _:
                 return _run(_bump_epoch(config) if options.action == "bump" else _keep_epoch(config))
     except (ArchiveError, ConfigError, PolicyError, SchemaError, Refusal, OSError, ValueError) as error:
@@ -115,10 +115,6 @@ async def _migrate(config: Config) -> int:
         print(f"applied {migration.number:04} {migration.phase} {migration.name}")
     print("the schema is current")
     return 0
-
-
-async def _examine(config: Config, output: str) -> int:
-    return tell_findings([finding async for finding in examine(config)], as_json=output == "json")
 
 
 async def _bump_epoch(config: Config) -> int:

@@ -126,11 +126,17 @@ def reader(issuer: Issuer) -> Read:
     """Reads what the issuer file names."""
     if not issuer.reads_url:
         return lambda: asyncio.to_thread(_read_file, issuer.jwks)
-    trust = ssl.create_default_context(cafile=issuer.ca) if issuer.jwks.startswith("https://") else False
-    return lambda: _fetch(issuer.jwks, trust)
+    trust = trust_for(issuer.jwks, issuer)
+    return lambda: fetch(issuer.jwks, trust)
 
 
-async def _fetch(url: str, trust: ssl.SSLContext | bool) -> bytes:
+def trust_for(url: str, issuer: Issuer) -> ssl.SSLContext | bool:
+    """By which certificates an issuer's server is known at a URL."""
+    return ssl.create_default_context(cafile=issuer.ca) if url.startswith("https://") else False
+
+
+async def fetch(url: str, trust: ssl.SSLContext | bool) -> bytes:
+    """What is at a URL of an issuer. Raises OSError, TimeoutError, ClientError; ValueError for what is refused or too large."""
     timeout = aiohttp.ClientTimeout(total=READ_SECONDS)
     async with (
         aiohttp.ClientSession(timeout=timeout, auto_decompress=False) as session,
@@ -151,7 +157,7 @@ def _read_file(path: str) -> bytes:
 
 def _bounded(data: bytes) -> bytes:
     if len(data) > KEYS_BYTES:
-        raise ValueError(f"the JWK set is larger than {KEYS_BYTES} bytes")
+        raise ValueError(f"what is read is larger than {KEYS_BYTES} bytes")
     return data
 
 

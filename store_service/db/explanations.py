@@ -38,8 +38,8 @@ class ExplanationRows:
         return Situation(**row)
 
     async def record_registrations(self, heard: Collection[tuple[str, str, int]]) -> None:
-        """Keeps that workers asked just now: tenant or empty, workflow, version."""
-        tenants, workflows, versions = zip(*sorted(heard), strict=True)
+        """Keeps that workers asked just now: tenant or empty, workflow, version; sorted, as their rows are locked so."""
+        tenants, workflows, versions = zip(*heard, strict=True)
         await self._database.write(self._queries["record_registrations"], tenants, workflows, versions)
 
     async def list_registrations(self, tenant_id: str, limit: int) -> list[Registration]:

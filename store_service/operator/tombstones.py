@@ -1,7 +1,6 @@
 """`tenure-store tombstones`: what became of tasks that were removed."""
 
 import argparse
-import hashlib
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -64,7 +63,7 @@ async def verify_tombstone(connection: Connection, options: argparse.Namespace, 
     except StoreError as error:
         if error.reason != "TOMBSTONE_NOT_FOUND":
             raise
-    here = "purged" if stone is None else archive.proof(_is_proved(stone))
+    here = "purged" if stone is None else archive.proof(archive.record_of(stone).is_proved)
     async with archive.opened(options) as destination:
         found = await archive.find(connection, destination, options.tenant, options.task_id, display)
     there = "missing" if found is None else archive.proof(found.is_proved)
@@ -74,10 +73,6 @@ async def verify_tombstone(connection: Connection, options: argparse.Namespace, 
     display.whole({"task_id": options.task_id, "state": state, "store": here, "archive": there})
     is_well = here in ("proved", "not kept", "purged") and there in ("proved", "not kept")
     return 0 if is_well else 1
-
-
-def _is_proved(stone: retention_pb2.Tombstone) -> bool | None:
-    return hashlib.sha256(stone.history).digest() == stone.history_digest if stone.history else None
 
 
 def _without_history(stone: retention_pb2.Tombstone) -> dict[str, Any]:

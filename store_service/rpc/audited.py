@@ -20,8 +20,7 @@ def audited(audit: Audit, caller: Caller, method: str, inner: Unary) -> Unary:
     """The method, with a line of the audit around it. Where that cannot be written, it is refused as the storage is."""
 
     async def call(request: Any, context: Any) -> Any:
-        named = request.lease if "lease" in request.DESCRIPTOR.fields_by_name else request
-        tenant_id = check_name("tenant_id", named.tenant_id)
+        tenant_id = check_name("tenant_id", tenant_of(request))
         cursor = await audit.begin(tenant_id, caller=caller.identity, method=method, request=_described(request))
         outcome = ""
         try:
@@ -36,6 +35,13 @@ def audited(audit: Audit, caller: Caller, method: str, inner: Unary) -> Unary:
                 await to_its_end(audit.end(tenant_id, cursor, outcome))
 
     return call
+
+
+def tenant_of(request: Any) -> str:
+    """Whom a request is about: its tenant, or that of the lease that it is made under."""
+    named = request.lease if "lease" in request.DESCRIPTOR.fields_by_name else request
+    tenant_id: str = named.tenant_id
+    return tenant_id
 
 
 def _described(request: Message) -> str:

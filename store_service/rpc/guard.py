@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 
 from store_service.model.refusals import Reason, Refusal
 from store_service.operations.audit import Audit
-from store_service.rpc.audited import audited
+from store_service.rpc.audited import audited, tenant_of
 from store_service.rpc.handlers import Stream, Unary, wrap
 from store_service.rpc.policy import Caller, Permission, Role
 from store_service.rpc.rules import CHANGES, PERMISSIONS, RULES
@@ -122,8 +122,7 @@ class Guard(grpc.aio.ServerInterceptor):
         """What a permission that was read before is worth is not known while the file cannot be read."""
         if not self._is_policy_read():
             raise Refusal(Reason.POLICY_UNAVAILABLE)
-        source = request.lease if "lease" in request.DESCRIPTOR.fields_by_name else request
-        _require(caller.has(permission, source.tenant_id))
+        _require(caller.has(permission, tenant_of(request)))
 
     @contextmanager
     def _one_more(self, caller: Caller) -> Iterator[None]:

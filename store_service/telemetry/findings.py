@@ -1,8 +1,9 @@
 """What a doctor found: one line for each thing it looked at, and how to cure what is wrong."""
 
+import argparse
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import AsyncIterable
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Final
@@ -46,10 +47,15 @@ def wrong(subject: str, text: str, cure: str) -> Finding:
     return Finding(subject, Verdict.WRONG, text, cure)
 
 
-def tell_findings(findings: Iterable[Finding], *, as_json: bool) -> int:
-    """Prints findings, a line each or one line of JSON each. Returns the exit code: 1 if anything is wrong."""
-    code = 0
-    for one in findings:
+def add_output(parser: argparse.ArgumentParser) -> None:
+    """Adds how findings are printed."""
+    parser.add_argument("--output", choices=("text", "json"), help="default: text on a terminal, json elsewhere")
+
+
+async def tell_findings(findings: AsyncIterable[Finding], output: str | None) -> int:
+    """Prints each finding as it comes: as text, or as a line of JSON. Returns the exit code: 1 if anything is wrong."""
+    code, as_json = 0, output == "json" or (output is None and not sys.stdout.isatty())
+    async for one in findings:
         if one.verdict is Verdict.WRONG:
             code = 1
         if as_json:
