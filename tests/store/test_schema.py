@@ -165,17 +165,67 @@ async def test_an_epoch_only_rises(dsn: str) -> None:
     assert [await bump_epoch(dsn) for _ in range(3)] == [2, 3, 4]
 
 
-async def test_keys_and_constraints_start_with_the_tenant(database: asyncpg.Connection) -> None:
-    rows = await database.fetch(
-        "SELECT r.relname AS relation, a.attname AS first FROM pg_constraint c JOIN pg_class r ON r.oid = c.conrelid "
-        "JOIN pg_attribute a ON a.attrelid = c.conrelid AND a.attnum = c.conkey[1] "
-        "WHERE c.connamespace = 'tenure'::regnamespace AND c.contype IN ('p', 'u')"
-    )
-    others = {row["relation"] for row in rows if row["first"] != "tenant_id"}
-    assert others == {"epoch", "worker_claim"}
-    crossing = await database.fetch(
-        "SELECT r.relname AS name FROM pg_index i JOIN pg_class r ON r.oid = i.indexrelid "
-        "JOIN pg_attribute a ON a.attrelid = i.indexrelid AND a.attnum = 1 "
-        "WHERE r.relnamespace = 'tenure'::regnamespace AND NOT i.indisprimary AND a.attname <> 'tenant_id'"
-    )
-    assert {row["name"] for row in crossing} == {"lane_turn", "task_due"}
+OF_NO_TENANT: Final = {
+    "epoch": "one row, of the whole database",
+    "worker_claim": "a claim takes tasks of several tenants",
+}
+"""Tables whose keys do not start with the tenant, and why."""
+CROSSING: Final = {
+    "lane_turn": "whoever looks for work finds the tenant whose turn it is",
+    "task_due": "whoever looks for what fell due visits no tenant in vain",
+}
+"""Indexes that do not start with the tenant, and why."""
+FIRST_COLUMNS: Final = """
+SELECT r.relname AS relation, c.conname AS name, a.attname AS first
+FROM pg_constraint c JOIN pg_class r ON r.oid = c.conrelid
+LEFT JOIN pg_attribute a ON a.attrelid = c.conrelid AND a.attnum = c.conkey[1]
+WHERE c.connamespace = 'tenure'::regnamespace AND c.contype IN ('p', 'u', 'x', 'f') AND r.relkind IN ('r', 'p')
+UNION ALL    -- what a foreign key refers to
+SELECT r.relname, c.conname || ' (referred to)', a.attname
+FROM pg_constraint c JOIN pg_class r ON r.oid = c.confrelid
+LEFT JOIN pg_attribute a ON a.attrelid = c.confrelid AND a.attnum = c.confkey[1]
+WHERE c.connamespace = 'tenure'::regnamespace AND c.contype = 'f'
+UNION ALL    -- none where it is an expression
+SELECT t.relname, r.relname, a.attname
+FROM pg_index i JOIN pg_class r ON r.oid = i.indexrelid JOIN pg_class t ON t.oid = i.indrelid
+LEFT JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
+WHERE r.relnamespace = 'tenure'::regnamespace
+"""
+
+
+REFERRING: Final = "CONSTRAINT c FOREIGN KEY (task_id, tenant_id) REFERENCES tenure.task (task_id, tenant_id)"
+
+
+async def _not_of_a_tenant(database: asyncpg.Connection) -> set[tuple[str, str]]:
+    """Relation and name of each key, constraint and index that does not start with the tenant, the exceptions apart."""
+    rows = await database.fetch(FIRST_COLUMNS)
+    return {
+        (row["relation"], row["name"])
+        for row in rows
+        if row["first"] != "tenant_id" and row["relation"] not in OF_NO_TENANT and row["name"] not in CROSSING
+    }
+
+
+async def test_every_key_constraint_and_index_starts_with_the_tenant(database: asyncpg.Connection) -> None:
+    assert await _not_of_a_tenant(database) == set()
+    names = {name for row in await database.fetch(FIRST_COLUMNS) for name in (row["relation"], row["name"])}
+    assert names >= OF_NO_TENANT.keys() | CROSSING.keys(), "an exception that is not there any more"
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        ("CREATE INDEX i ON tenure.task (task_id)", ("task", "i")),
+        ("CREATE INDEX i ON tenure.task (lower(tool), tenant_id)", ("task", "i")),
+        ("CREATE UNIQUE INDEX i ON tenure.task (request_id, tenant_id) WHERE forked_from IS NULL", ("task", "i")),
+        ("ALTER TABLE tenure.task ADD CONSTRAINT c UNIQUE (task_id)", ("task", "c")),
+        ("CREATE TABLE tenure.more (task_id uuid PRIMARY KEY, tenant_id text)", ("more", "more_pkey")),
+        (f"CREATE TABLE tenure.more (tenant_id text PRIMARY KEY, task_id uuid, {REFERRING})", ("more", "c")),
+    ],
+)
+async def test_one_that_starts_with_something_else_is_found(
+    database: asyncpg.Connection, change: str, found: tuple[str, str]
+) -> None:
+    unique = "CREATE UNIQUE INDEX turned ON tenure.task (task_id, tenant_id);" if "REFERENCES" in change else ""
+    await database.execute(unique + change)
+    assert found in await _not_of_a_tenant(database)
