@@ -101,7 +101,7 @@ def registry() -> CollectorRegistry:
 @pytest.fixture
 async def client(gated: GatedTasks, registry: CollectorRegistry) -> AsyncIterator[TaskStore]:
     server, port = await serve(gated)
-    async with TaskStore.connect(f"127.0.0.1:{port}", registry=registry) as connected:
+    async with TaskStore.connect(f"127.0.0.1:{port}", batching=True, registry=registry) as connected:
         yield connected
     gated.gate.set()
     await server.stop(None)
