@@ -4,6 +4,7 @@ import asyncpg
 
 from store_service.db.pool import Database
 from store_service.db.queries import Queries
+from store_service.db.records import value_of
 from store_service.model.retention import Hold
 
 
@@ -39,4 +40,4 @@ class HoldRows:
 def _hold(row: asyncpg.Record) -> Hold | None:
     if row["number"] is None:
         return None
-    return Hold(**{name: row[name] for name in Hold.__dataclass_fields__} | {"task_id": str(row["task_id"])})
+    return value_of(Hold, row, task_id=str(row["task_id"]))

@@ -7,6 +7,7 @@ import asyncpg
 from store_service.db.cleanup import cleanup_fence
 from store_service.db.pool import Database
 from store_service.db.queries import Queries
+from store_service.db.records import value_of
 from store_service.model.purges import NewPurge, Purge, PurgeEvidence, PurgeState, TombstoneExport
 from store_service.model.retention import CleanupLease
 
@@ -26,7 +27,7 @@ class PurgeRows:
         row = rows[0]
         if row["through_cursor"] is None:
             return row["outcome"], None
-        return row["outcome"], TombstoneExport(**{name: row[name] for name in TombstoneExport.__dataclass_fields__})
+        return row["outcome"], value_of(TombstoneExport, row)
 
     async def list_unexported_tenants(self, after_tenant_id: str, limit: int) -> list[tuple[str, bool]]:
         """The tenants that were looked at, and whether they have tombstones that are not kept elsewhere yet."""
@@ -58,12 +59,12 @@ class PurgeRows:
     async def execute_purge(self, lease: CleanupLease, number: int) -> tuple[str, PurgeEvidence | None]:
         """Deletes its tombstones, all or none."""
         rows = await self._database.write(self._queries["execute_purge"], *cleanup_fence(lease), number)
-        return rows[0]["outcome"], _evidence(rows[0]) if rows[0]["number"] is not None else None
+        return rows[0]["outcome"], value_of(PurgeEvidence, rows[0]) if rows[0]["number"] is not None else None
 
     async def get_purge_evidence(self, tenant_id: str, number: int) -> PurgeEvidence | None:
         """What it left, if it was executed."""
         rows = await self._database.read(self._queries["get_purge_evidence"], tenant_id, number)
-        return _evidence(rows[0]) if rows else None
+        return value_of(PurgeEvidence, rows[0]) if rows else None
 
 
 def _outcome(rows: Sequence[asyncpg.Record]) -> tuple[str, Purge | None]:
@@ -71,8 +72,4 @@ def _outcome(rows: Sequence[asyncpg.Record]) -> tuple[str, Purge | None]:
 
 
 def _purge(row: asyncpg.Record) -> Purge:
-    return Purge(**{name: row[name] for name in Purge.__dataclass_fields__} | {"state": PurgeState(row["state"])})
-
-
-def _evidence(row: asyncpg.Record) -> PurgeEvidence:
-    return PurgeEvidence(**{name: row[name] for name in PurgeEvidence.__dataclass_fields__})
+    return value_of(Purge, row, state=PurgeState(row["state"]))

@@ -1,6 +1,6 @@
 """Rows of tombstones. Source of the texts: `retention.sql`."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import asyncpg
@@ -8,6 +8,7 @@ import asyncpg
 from store_service.db.cleanup import cleanup_fence
 from store_service.db.pool import Database
 from store_service.db.queries import Queries
+from store_service.db.records import value_of
 from store_service.model.limits import ANSWER_BYTES
 from store_service.model.purges import TombstoneExport
 from store_service.model.retention import CleanupLease, TenantRetention, Tombstone
@@ -62,11 +63,8 @@ class RetentionRows:
 
 
 def _tombstones(rows: Iterable[asyncpg.Record]) -> list[Tombstone]:
-    return [_tombstone({name: row[name] for name in _FIELDS}) for row in rows]
+    return [_tombstone(row) for row in rows]
 
 
-def _tombstone(fields: dict[str, Any]) -> Tombstone:
-    return Tombstone(**fields | {"task_id": str(fields["task_id"]), "state": TaskState(fields["state"])})
-
-
-_FIELDS = tuple(Tombstone.__dataclass_fields__)
+def _tombstone(row: Mapping[str, Any]) -> Tombstone:
+    return value_of(Tombstone, row, task_id=str(row["task_id"]), state=TaskState(row["state"]))

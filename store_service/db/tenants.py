@@ -1,10 +1,10 @@
 """Rows of tenants. Source of the texts: `tenants.sql`."""
 
 from collections.abc import Sequence
-from dataclasses import fields
 
 from store_service.db.pool import Database
 from store_service.db.queries import Queries
+from store_service.db.records import value_of
 from store_service.model.limits import PAUSES_PER_TENANT
 from store_service.model.pauses import Pause, WorkScope
 from store_service.model.tasks import Tenant, TenantPolicy
@@ -36,7 +36,7 @@ class TenantRows:
         rows = await self._database.read(self._queries["get_tenant"], tenant_id)
         if not rows:
             return None
-        policy = TenantPolicy(**{field.name: rows[0][field.name] for field in fields(TenantPolicy)})
+        policy = value_of(TenantPolicy, rows[0])
         pauses = tuple(
             Pause(WorkScope(row["workflow"], row["version"]), row["actor"], row["reason"], row["paused_at"])
             for row in rows

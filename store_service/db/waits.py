@@ -8,6 +8,7 @@ import asyncpg
 from store_service.db.leases import fences
 from store_service.db.pool import Database
 from store_service.db.queries import Queries
+from store_service.db.records import value_of
 from store_service.model.leases import Suspend
 from store_service.model.limits import PENDING_SIGNALS_PER_TASK, QUESTIONS_PER_TASK
 from store_service.model.tasks import Answers, Fork, NewSignal
@@ -113,4 +114,4 @@ class WaitRows:
 
 
 def _signal(row: asyncpg.Record) -> SignalFacts:
-    return SignalFacts(**{**row, "task_id": str(row["task_id"]), "state": SignalState(row["state"])})
+    return value_of(SignalFacts, row, task_id=str(row["task_id"]), state=SignalState(row["state"]))
