@@ -137,13 +137,14 @@ class Store:
         config = self._config
         await check_schema(config.dsn, allow_test_clock=config.allow_test_clock)
         async with contextlib.AsyncExitStack() as started:
-            database = await open_database(config.dsn, size=config.pool_size, registry=self._registry)
-            started.push_async_callback(database.close)
-            databases = [database]
+            databases = []
             if config.cleanup:  # connections of its own, so that it takes none from calls
                 size = config.cleanup_tenants_at_once
                 databases.append(await open_database(config.dsn, size=size, registry=CollectorRegistry()))
-                started.push_async_callback(databases[1].close)
+                started.push_async_callback(databases[0].close)
+            # Last, as its figures are registered once: what cannot be reached is tried again by the same store.
+            databases.insert(0, await open_database(config.dsn, size=config.pool_size, registry=self._registry))
+            started.push_async_callback(databases[0].close)
             parts = self._put_together(databases)
             started.push_async_callback(parts.server.stop, grace=None)
             started.push_async_callback(parts.wakeups.stop)

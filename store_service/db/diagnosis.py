@@ -10,6 +10,7 @@ import asyncpg
 
 from store_service.db.migrate import SchemaError, check_schema
 from store_service.db.queries import Queries
+from store_service.model.refusals import Refusal
 
 HINT_SECONDS: Final = 5.0
 _FAILURES: Final = (OSError, ValueError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
@@ -74,7 +75,7 @@ async def _schema_trouble(dsn: str, *, allow_test_clock: bool) -> str | None:
         await check_schema(dsn, allow_test_clock=allow_test_clock)
     except SchemaError as error:
         return str(error)
-    except _FAILURES as error:
+    except (*_FAILURES, Refusal) as error:
         return f"it cannot be read: {error}; run `tenure-store migrate` as its owner"
     return None
 

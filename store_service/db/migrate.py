@@ -7,8 +7,10 @@ from typing import Final
 
 import asyncpg
 
+from store_service.db.pool import AWAY
 from store_service.db.queries import Queries
 from store_service.db.roles import apply_roles, is_member
+from store_service.model.refusals import Reason, Refusal
 
 CLOCK: Final = "SELECT clock_timestamp()"
 _FILE = re.compile(r"(\d{4})_(pre|post)_(\w+)\.sql")
@@ -63,7 +65,15 @@ async def migrate(dsn: str) -> list[Migration]:
 
 
 async def check_schema(dsn: str, *, allow_test_clock: bool) -> None:
-    """Raises SchemaError unless the schema is the one this version knows and time is the database's own."""
+    """Raises SchemaError unless the schema is the one this version knows and time is the database's own; STORAGE_UNAVAILABLE,
+    or OSError, when the database cannot be asked."""
+    try:
+        await _check_schema(dsn, allow_test_clock=allow_test_clock)
+    except AWAY:
+        raise Refusal(Reason.STORAGE_UNAVAILABLE) from None
+
+
+async def _check_schema(dsn: str, *, allow_test_clock: bool) -> None:
     queries = Queries("migrate.sql")
     connection = await asyncpg.connect(dsn)
     try:

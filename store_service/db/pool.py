@@ -52,6 +52,10 @@ _LOST = (
 )
 
 
+AWAY = tuple(kind for kind in (*_LOST, *_NOT_APPLIED) if issubclass(kind, asyncpg.PostgresError | asyncpg.InterfaceError))
+"""What Postgres itself, or the driver, says when there is no connection to be had, or no longer."""
+
+
 class Locked(Refusal):
     """Others held what the statement needs for longer than it may wait. Nothing was applied."""
 

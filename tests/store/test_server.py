@@ -1,7 +1,11 @@
 """How a store starts, and what is left of one that cannot."""
 
+import asyncio
+import contextlib
 import socket
+import struct
 import urllib.request
+from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 import grpc
@@ -11,6 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from store_service.client import StoreError, TaskStore
 from store_service.config import Config
 from store_service.db.migrate import SchemaError
+from store_service.model.refusals import Refusal
 from store_service.server import SERVICE_NAMES, Store
 from tests.conftest import Stubs
 from tests.store.builders import until
@@ -44,6 +49,52 @@ async def test_a_store_that_cannot_start_leaves_nothing_behind(dsn: str, databas
     await running.start()
     assert urllib.request.urlopen(f"http://127.0.0.1:{admin_port}/livez", timeout=10).status == 200
     await running.stop()
+
+
+class Sparing:
+    """A way to Postgres on which only so many connections are let through; the others are told that there are too many."""
+
+    def __init__(self, dsn: str) -> None:
+        self._upstream = urlsplit(dsn)
+        self.left = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.closing(writer), contextlib.suppress(ConnectionError):
+            self.left -= 1
+            if self.left < 0:
+                await reader.read(4096)
+                said = b"SFATAL\0VFATAL\0C53300\0Mtoo many clients already\0\0"
+                writer.write(b"E" + struct.pack("!I", len(said) + 4) + said)
+                return
+            back, forth = await asyncio.open_connection(self._upstream.hostname, self._upstream.port)
+            with contextlib.closing(forth):
+                await asyncio.wait(
+                    [asyncio.create_task(self._pass(reader, forth)), asyncio.create_task(self._pass(back, writer))]
+                )
+
+    async def _pass(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            while data := await source.read(1 << 16):
+                target.write(data)
+            target.close()
+
+
+async def test_a_store_that_finds_no_connection_free_says_so_and_may_be_started_again(dsn: str) -> None:
+    way = Sparing(dsn)
+    server = await asyncio.start_server(way.serve, "127.0.0.1", 0)
+    address = urlsplit(dsn)
+    through = address._replace(netloc=f"{address.username}:{address.password}@127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    config = Config(
+        dsn=urlunsplit(through) + "?sslmode=disable", port=0, admin_port=0, allow_test_clock=True, drain_seconds=2, cleanup=True
+    )  # fmt: skip
+    store = Store(config)
+    for way.left in range(5):  # one asks for the schema, two are for cleaning up, two for calls
+        with pytest.raises(Refusal):
+            await store.start()
+    way.left = 100
+    await store.start()
+    await store.stop()
+    server.close()
 
 
 async def test_health_is_told_by_service_without_asking_the_database(store: Stubs, database: asyncpg.Connection) -> None:
