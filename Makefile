@@ -75,6 +75,10 @@ model-mutants: install ## put known defects back, and see the model find each (A
 interleaving: install ## race every pair of the store's operations (ten minutes)
 	@INTERLEAVING=all $(BIN)/pytest tests/interleaving $(ARGS)
 
+.PHONY: robustness-tools
+robustness-tools: ## install what runs under fire need besides, libfaketime and PgBouncer, from Debian's packages (as root)
+	@apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -yqq --no-install-recommends libfaketime pgbouncer >/dev/null
+
 .PHONY: robustness
 robustness: install ## run it for 90 s under kills, pauses, cuts and a crash of Postgres, and judge the history (SEED=n)
 	@$(BIN)/python -m tests.robustness $${SEED:+--seed $$SEED} $(ARGS)

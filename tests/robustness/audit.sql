@@ -16,6 +16,10 @@ CREATE TABLE robustness.write (
 CREATE TABLE robustness.signal (seq bigserial PRIMARY KEY, at bigint NOT NULL, tenant text, signal text, task uuid, op "char", state text);
 -- Each wait that a signal ended.
 CREATE TABLE robustness.wake (seq bigserial PRIMARY KEY, at bigint NOT NULL, tenant text, task uuid, signal text);
+-- Each tombstone that came or went; whether its task was held, and whether it was kept elsewhere, by then.
+CREATE TABLE robustness.stone (
+  seq bigserial PRIMARY KEY, at bigint NOT NULL, tenant text, task uuid, cursor bigint, op "char", held boolean, exported boolean
+);
 -- What may never be, seen in the very statement.
 CREATE TABLE robustness.breach (seq bigserial PRIMARY KEY, at bigint NOT NULL, what text NOT NULL);
 
@@ -61,6 +65,17 @@ END $$;
 CREATE TRIGGER robustness AFTER INSERT ON tenure.wait FOR EACH ROW WHEN (NEW.wake = 'SIGNAL') EXECUTE FUNCTION robustness.on_wait();
 CREATE TRIGGER robustness_too AFTER UPDATE ON tenure.wait FOR EACH ROW
   WHEN (NEW.wake = 'SIGNAL' AND (OLD.wake IS DISTINCT FROM NEW.wake OR OLD.token <> NEW.token)) EXECUTE FUNCTION robustness.on_wait();
+
+CREATE FUNCTION robustness.on_stone() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = robustness, pg_temp AS $$
+DECLARE s tenure.tombstone := CASE TG_OP WHEN 'DELETE' THEN OLD ELSE NEW END;
+BEGIN
+  INSERT INTO stone (at, tenant, task, cursor, op, held, exported)
+  VALUES (us(clock_timestamp()), s.tenant_id, s.task_id, s.cursor, left(TG_OP, 1),
+          EXISTS (SELECT FROM tenure.hold h WHERE h.tenant_id = s.tenant_id AND h.task_id = s.task_id AND h.released_at IS NULL),
+          EXISTS (SELECT FROM tenure.tombstone_export e WHERE e.tenant_id = s.tenant_id AND e.through_cursor >= s.cursor));
+  RETURN NULL;
+END $$;
+CREATE TRIGGER robustness AFTER INSERT OR DELETE ON tenure.tombstone FOR EACH ROW EXECUTE FUNCTION robustness.on_stone();
 
 CREATE FUNCTION robustness.on_tenant() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = robustness, pg_temp AS $$
 BEGIN

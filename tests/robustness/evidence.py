@@ -4,6 +4,7 @@ import csv
 import sys
 from collections import defaultdict
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -30,6 +31,9 @@ QUERIES: Final = {
     "final_signals": "SELECT tenant_id, signal_id, task_id, state FROM tenure.signal",
     "wakes": "SELECT tenant, task, signal FROM robustness.wake ORDER BY seq",
     "tombstones": "SELECT tenant_id, task_id, cursor FROM tenure.tombstone ORDER BY tenant_id, cursor",
+    "stones": "SELECT seq, at, tenant, task, cursor, op, held, exported FROM robustness.stone ORDER BY seq",
+    "exports": "SELECT tenant_id, through_cursor, receipt FROM tenure.tombstone_export ORDER BY tenant_id, through_cursor",
+    "purges": "SELECT tenant_id, sum(tombstones) FROM tenure.purge_evidence GROUP BY tenant_id",
     "limits": "SELECT tenant_id, max_leased, max_outstanding FROM tenure.tenant",
     "audit": "SELECT x::text FROM tenure.audit x UNION ALL SELECT x::text FROM tenure.budget_audit x",
 }
@@ -76,6 +80,19 @@ class Write(NamedTuple):
     expires: int
 
 
+class Stone(NamedTuple):
+    """A tombstone that came or went."""
+
+    seq: int
+    at: int
+    tenant: str
+    task: str
+    cursor: int
+    op: str
+    held: bool
+    exported: bool
+
+
 class Row(NamedTuple):
     """A task at the end."""
 
@@ -118,9 +135,25 @@ class Evidence:
     wakes: list[tuple[str, str, str]] = field(default_factory=list)
     tombstones: dict[str, tuple[str, int]] = field(default_factory=dict)
     """By task: the tenant, and its cursor."""
+    stones: list[Stone] = field(default_factory=list)
+    exports: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """By tenant: up to which cursor tombstones are kept elsewhere, and the receipt."""
+    purges: dict[str, int] = field(default_factory=dict)
+    """By tenant: how many tombstones there is evidence of that they were purged."""
+    archive: Path | None = None
+    """The folder in which tombstones are kept."""
     limits: dict[str, tuple[int, int]] = field(default_factory=dict)
     effects: list[Effect] = field(default_factory=list)
     audit: list[str] = field(default_factory=list)
+
+    @cached_property
+    def purged(self) -> dict[str, Stone]:
+        """By task: how its tombstone went."""
+        return {stone.task: stone for stone in self.stones if stone.op == "D"}
+
+    def was_removed(self, task: str) -> bool:
+        """Whether it has a tombstone, or had one."""
+        return task in self.tombstones or task in self.purged
 
 
 async def keep_evidence(dsn: str, folder: Path) -> None:
@@ -159,6 +192,12 @@ def read_evidence(folder: Path) -> Evidence:
     found.final_signals = {(row[0], row[1]): (row[2], row[3]) for row in _rows(folder, "final_signals")}
     found.wakes = [(row[0], row[1], row[2]) for row in _rows(folder, "wakes")]
     found.tombstones = {row[1]: (row[0], _int(row[2])) for row in _rows(folder, "tombstones")}
+    for row in _rows(folder, "stones"):
+        seq, at, tenant, task, cursor, op, held, exported = row
+        found.stones.append(Stone(_int(seq), _int(at), tenant, task, _int(cursor), op, held == "t", exported == "t"))
+    found.exports = {row[0]: (_int(row[1]), row[2]) for row in _rows(folder, "exports")}
+    found.purges = {row[0]: _int(row[1]) for row in _rows(folder, "purges")}
+    found.archive = folder / "archive"
     found.limits = {row[0]: (_int(row[1]), _int(row[2])) for row in _rows(folder, "limits")}
     found.audit = [row[0] for row in _rows(folder, "audit")]
     return found

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import random
+import shutil
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -14,6 +15,7 @@ from store_service.db.migrate import keep_epoch
 from tests.robustness.history import now_us
 from tests.robustness.postgres import make_replica
 from tests.robustness.proxy import Mode
+from tests.robustness.surroundings import CLOCKS, CODE, DISK, POOL, ROLL, Surroundings
 from tests.robustness.world import BRIDGES, LEASE_SECONDS, STORES, WORKERS, World
 
 KILLS: Final = ("kill worker", "kill store", "kill bridge")
@@ -71,7 +73,9 @@ def _details(draw: random.Random, kind: str) -> tuple[str, str, float]:
         ways = [f"{store}>postgres" for store in STORES]
         ways += [f"{side}>{store}" for side in ("workers", "workers", "bridges", "clients") for store in STORES]
         return draw.choice(list(CUTS)), draw.choice(ways), draw.uniform(0.3, 5.0)
-    if kind in ("backends", "locks", "snapshot", "pool", "listen"):
+    if kind == "clock":
+        return draw.choice(list(CLOCKS)), draw.choice((*STORES, *BRIDGES, *WORKERS)), draw.uniform(3.0, 15.0)
+    if kind in ("backends", "locks", "snapshot", POOL, DISK, "listen"):
         return kind, "postgres", draw.uniform(1.0, 8.0)
     return kind, "postgres", 0
 
@@ -83,8 +87,9 @@ def _parts_of(what: str) -> tuple[str, ...]:
 class Nemesis:
     """Carries out a plan. What Postgres is hit by comes one after the other, all else as it comes."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, surroundings: Surroundings) -> None:
         self._world = world
+        self._surroundings = surroundings
         self._postgres = asyncio.Lock()
         self._under_way: set[asyncio.Task[None]] = set()
         self._generation = 0
@@ -113,7 +118,7 @@ class Nemesis:
         try:
             await self._do(fault)
         except Exception as error:
-            done.failed = repr(error)[:300]
+            done.failed = f"{fault.kind}: {error!r}"[:300]
         done.ended = now_us()
 
     async def _do(self, fault: Fault) -> None:
@@ -132,8 +137,12 @@ class Nemesis:
                 world.resume(part)
         elif fault.kind in CUTS:
             await self._cut(fault)
-        elif fault.kind == "restart":
-            world.terminate(world.parts[fault.target])
+        elif fault.kind in CLOCKS:
+            await self._surroundings.shift_clock(fault.target, fault.kind, fault.seconds)
+        elif fault.kind == CODE:
+            await self._surroundings.never_yield()
+        elif fault.kind == ROLL:
+            await self._surroundings.roll()
         else:
             await self._hit_postgres(fault)
 
@@ -160,6 +169,10 @@ class Nemesis:
                 await self._world.postgres.start()
             elif fault.kind == FAILOVER:
                 await self._fail_over()
+            elif fault.kind == POOL:
+                await self._surroundings.hog_connections(fault.seconds)
+            elif fault.kind == DISK:
+                await self._surroundings.fill_disk(fault.seconds)
             else:
                 await self._disturb(fault)
 
@@ -208,6 +221,7 @@ class Nemesis:
         await replica.answers()
         await keep_epoch(replica.dsn())  # nothing is lost
         world.postgres = replica
+        shutil.rmtree(old.folder, ignore_errors=True)
         for name in STORES:
             proxy = world.proxies[f"{name}>postgres"]
             proxy.upstream = port

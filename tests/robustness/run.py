@@ -17,12 +17,15 @@ from tests.robustness.checker.judge import judge, resolve_unknowns
 from tests.robustness.clients.callers import Caller
 from tests.robustness.clients.lessees import Lessee
 from tests.robustness.clients.mcp import McpClient
+from tests.robustness.clients.operators import Operator
+from tests.robustness.clients.oversized import Oversizer
 from tests.robustness.clients.state import Client, Shared
 from tests.robustness.clients.wire import open_apis
 from tests.robustness.evidence import keep_evidence, read_evidence
 from tests.robustness.history import History
 from tests.robustness.nemesis import CRASH, CUTS, FAILOVER, KILLS, PAUSES, Nemesis, as_json, draw_plan
 from tests.robustness.plans import Plan
+from tests.robustness.surroundings import CLOCKS, CODE, DISK, POOL, ROLL, Surroundings
 from tests.robustness.world import World, descriptors, resident_bytes
 
 QUIET_SECONDS: Final = 120.0
@@ -41,10 +44,11 @@ async def run(plan: Plan, *, seed: int, seconds: float, root: Path, keep: bool) 
     print(f"seed {seed}, {seconds:g} s, {folder}", flush=True)
     began = time.monotonic()
     history: History | None = None
-    async with World(folder) as world:
+    async with World(folder, small_disk=DISK in plan.faults) as world:
         history = History(folder / "history.jsonl")
-        nemesis = Nemesis(world)
-        problems, quiet = await _stretches(plan, seed, seconds, world, nemesis, history)
+        shared = Shared(history, plan.pace_per_second, plan.most_tasks)
+        nemesis = Nemesis(world, Surroundings(world, shared))
+        problems, quiet = await _stretches(plan, seed, seconds, world, nemesis, shared)
         history.close()
         await keep_evidence(world.postgres.dsn(), folder)
         problems += history.foreign
@@ -75,10 +79,9 @@ async def run(plan: Plan, *, seed: int, seconds: float, root: Path, keep: bool) 
 
 
 async def _stretches(
-    plan: Plan, seed: int, seconds: float, world: World, nemesis: Nemesis, history: History
+    plan: Plan, seed: int, seconds: float, world: World, nemesis: Nemesis, shared: Shared
 ) -> tuple[list[str], list[dict[str, Any]]]:
     """Faults and quiet in turn. Returns what was not alive again in time, and how long each quiet took."""
-    shared = Shared(history, plan.pace_per_second, plan.most_tasks)
     apis = open_apis(world.ports("clients"))
     callers = [Caller(f"caller-{number}", shared, seed, apis) for number in range(plan.callers)]
     lessees = [Lessee(f"lessee-{number}", shared, seed, apis) for number in range(plan.lessees)]
@@ -88,7 +91,9 @@ async def _stretches(
         )
         lessees.append(Lessee(f"brisk-lessee-{number}", shared, seed, apis, is_tidy=True))
     speakers = [McpClient(f"mcp-{number}", shared, seed, world.bridge_ports) for number in range(plan.mcp_clients)]
-    clients: list[Client] = [*callers, *lessees, *speakers]
+    operator = Operator("operator", shared, seed, apis)
+    oversizer = Oversizer("oversizer", shared, seed, apis, world.ports("clients"))
+    clients: list[Client] = [*callers, *lessees, *speakers, operator, oversizer]
     running = [asyncio.create_task(client.run()) for client in clients]
     teller = asyncio.create_task(_tell(shared, nemesis))
     stretches = max(1, round(seconds / plan.stretch_seconds))
@@ -103,7 +108,7 @@ async def _stretches(
         await nemesis.carry_out(faults)
         await asyncio.sleep(max(0.0, until - time.monotonic()))
         shared.is_quiet = True
-        wrong, measured = await _rest(world, shared, [*callers, *speakers])
+        wrong, measured = await _rest(world, shared, [*callers, *speakers, oversizer])
         problems += wrong
         quiet.append(measured)
         shared.is_quiet = False
@@ -115,12 +120,15 @@ async def _stretches(
         await callers[0].read(shared.known[known : known + 400])
     for speaker in speakers:
         await speaker.close()
+    await oversizer.close()
     for api in apis:
         await api.channel.close()
     return problems, quiet
 
 
-async def _rest(world: World, shared: Shared, clients: list[Caller | McpClient]) -> tuple[list[str], dict[str, Any]]:
+async def _rest(
+    world: World, shared: Shared, clients: list[Caller | McpClient | Oversizer]
+) -> tuple[list[str], dict[str, Any]]:
     """Liveness: without faults and without new work, everything ends, and nothing is left hanging."""
     began = time.monotonic()
     connection = await asyncpg.connect(world.postgres.dsn(), timeout=30)
@@ -171,6 +179,8 @@ def _counts(nemesis: Nemesis) -> dict[str, int]:
         "kills": sum(counts.get(kind, 0) for kind in KILLS), "pauses": sum(counts.get(kind, 0) for kind in PAUSES),
         "cuts": sum(counts.get(kind, 0) for kind in CUTS),
         "crashes": counts.get(CRASH, 0), "failovers": counts.get(FAILOVER, 0),
+        "clocks": sum(counts.get(kind, 0) for kind in CLOCKS), "restarts": counts.get(ROLL, 0),
+        "disks": counts.get(DISK, 0), "hogs": counts.get(POOL, 0) + counts.get(CODE, 0),
     }  # fmt: skip
 
 

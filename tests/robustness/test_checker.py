@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.robustness.checker.judge import judge
-from tests.robustness.evidence import Event, Evidence, Row, Version, Write
+from tests.robustness.evidence import Event, Evidence, Row, Stone, Version, Write
 from tests.robustness.history import Call
 from tests.robustness.ledger import Effect
 
@@ -87,6 +87,36 @@ def read(state: str, change: int, begun: float, ended: float, **detail: Any) -> 
 
 def test_nothing_is_wrong_with_the_truth() -> None:
     assert judge(honest()) == []
+    assert judge(removed()) == []
+    assert judge(removed_with(seen(2, begun=8), call("place hold", "ok", 4, 4.1), call("release hold", "ok", 4.5, 4.6))) == []
+
+
+def removed(*, held: bool = False, exported: bool = True) -> Evidence:
+    """The same, removed at 5 s; its tombstone was purged at 7 s."""
+    evidence = honest()
+    last = evidence.versions[TASK][-1]
+    evidence.versions[TASK].append(last._replace(op="D", at=T0 + 5 * SECOND))
+    evidence.rows, evidence.checkpoints = {}, {}
+    came = Stone(1, T0 + 5 * SECOND, "alfa", TASK, 1, "I", held=False, exported=False)
+    evidence.stones = [came, came._replace(at=T0 + 7 * SECOND, op="D", held=held, exported=exported)]
+    evidence.purges = {"alfa": 1}
+    return evidence
+
+
+def removed_with(*added: Call) -> Evidence:
+    evidence = removed()
+    evidence.calls += added
+    return evidence
+
+
+def without_evidence() -> Evidence:
+    evidence = removed()
+    evidence.purges = {}
+    return evidence
+
+
+def seen(*cursors: int, begun: float) -> Call:
+    return call("tombstones", "ok", begun, begun + 0.1, after=0, seen=list(cursors))
 
 
 LIES = {
@@ -101,6 +131,15 @@ LIES = {
     "a cancel that did nothing": ("S5", with_call(call("cancel", "ok", 3.2, 3.3, found="CANCELLED"))),
     "a task that is not found": ("S5", with_call(call("read", "TASK_NOT_FOUND", 3.2, 3.3))),
     "a result that changed": ("S6", with_call(read("COMPLETED", 3, 3.4, 3.5, result="abd"))),
+    "a purge in spite of a hold": ("S11", removed(held=True)),
+    "a purge of what is kept nowhere": ("S11", removed(exported=False)),
+    "a purge without evidence": ("S11", without_evidence()),
+    "a removal after a hold": ("S11", removed_with(call("place hold", "ok", 4, 4.1))),
+    "a purge after a hold": ("S11", removed_with(call("place hold", "ok", 6, 6.1), call("release hold", "ok", 8, 8.1))),
+    "tombstones with one left out": ("S11", removed_with(seen(2, begun=6))),
+    "too long a result that was taken": ("F22", with_call(call("too much", "ok", 4, 4.1, what="result"))),
+    "too long a message, to be tried again": ("F22", with_call(call("too much", "RESOURCE_EXHAUSTED", 4, 4.1, what="input"))),
+    "an answer that is too long": ("F22", with_call(call("take bulk", "ok", 4, 4.1, bytes=5_000_000))),
     "an acknowledgement of two tasks": ("S4", with_call(Call("c", "create", "ok", T0, T0, "alfa", "other", {"request": "r1"}))),
 }
 

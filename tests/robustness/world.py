@@ -14,6 +14,7 @@ from taskstore.v1 import budgets_pb2, budgets_pb2_grpc, tenants_pb2, tenants_pb2
 
 from store_service.client.channel import open_channel
 from tests.pair import PairError, Process, free_ports
+from tests.robustness.disk import SmallDisk
 from tests.robustness.ledger import Ledger
 from tests.robustness.postgres import Server, make_primary
 from tests.robustness.proxy import Proxy
@@ -25,6 +26,7 @@ WORKERS: Final = ("worker-1", "worker-2", "worker-3")
 LEASE_SECONDS: Final = 3
 _LOOK_SECONDS: Final = 0.1
 _READY_SECONDS: Final = 180.0
+_DISK_MIB: Final = 8_192
 
 
 @dataclass
@@ -40,6 +42,8 @@ class Part:
     is_held_down: bool = False
     is_paused: bool = False
     expected_ends: int = 0
+    clock: Mapping[str, str] = field(default_factory=dict)
+    """What makes its clock another, from its next start on."""
     unexpected_ends: list[str] = field(default_factory=list)
 
     @property
@@ -57,9 +61,12 @@ class Part:
 class World:
     """Everything of one run, in one folder. Use it as an async context."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, small_disk: bool = False) -> None:
         self.folder = folder
         folder.mkdir(parents=True)
+        (folder / "archive").mkdir()
+        self.disk = SmallDisk.mount(folder / "postgres", _DISK_MIB) if small_disk else None
+        self.clock_library = next((str(path) for path in sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))), None)
         ports = iter(free_ports(44))
         self.postgres_port = next(ports)
         self.replica_ports = [next(ports) for _ in range(12)]
@@ -127,13 +134,15 @@ class World:
         await self.ledger.stop()
         if hasattr(self, "postgres"):
             await self.postgres.stop(immediate=False)
+        if self.disk is not None:
+            self.disk.unmount()
 
     def start(self, part: Part) -> None:
         """Starts a process anew."""
         part.starts += 1
         arguments = [each.replace("{start}", str(part.starts)) for each in part.arguments]
         log = self.folder / f"{part.name}.log"
-        part.process = Process(part.name, arguments, environment=part.environment, log=log)
+        part.process = Process(part.name, arguments, environment={**part.environment, **part.clock}, log=log)
 
     def kill(self, part: Part) -> None:
         """Ends it at once; the supervisor starts it again."""
@@ -190,7 +199,9 @@ class World:
                 "TENURE_STORE_DSN": dsn, "TENURE_STORE_PORT": str(self._store_ports[number]),
                 "TENURE_STORE_ADMIN_PORT": str(self._admin_ports[number]), "TENURE_STORE_CANCEL_GRACE_SECONDS": "5",
                 "TENURE_STORE_MAX_CRASHES": "100", "TENURE_STORE_DRAIN_SECONDS": "3", "TENURE_LOG_LEVEL": "warning",
-                "TENURE_STORE_MAX_CONNECTION_AGE_SECONDS": "20",
+                "TENURE_STORE_MAX_CONNECTION_AGE_SECONDS": "20", "TENURE_STORE_CLEANUP": "true",
+                "TENURE_STORE_CLEANUP_SCAN_SECONDS": "1", "TENURE_STORE_CLEANUP_LEASE_SECONDS": "5",
+                "TENURE_STORE_CLEANUP_TENANTS_AT_ONCE": "2", "TENURE_STORE_ARCHIVE": str(self.folder / "archive"),
             }  # fmt: skip
             self.parts[name] = Part(name, ["-m", "store_service", "serve"], environment, self._admin_ports[number])
         for number, name in enumerate(BRIDGES):

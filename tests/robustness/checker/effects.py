@@ -32,7 +32,7 @@ def _check_signals(evidence: Evidence) -> Iterator[str]:
         if call.op != "signal" or call.outcome != OK:
             continue
         kept = evidence.final_signals.get((call.tenant, call.detail["signal"]))
-        if kept is None and call.task in evidence.tombstones:
+        if kept is None and evidence.was_removed(call.task):
             continue
         if kept is None:
             yield f"S8 {call.detail['signal']}: acknowledged, and is not there"

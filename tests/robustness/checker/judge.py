@@ -6,6 +6,8 @@ from pathlib import Path
 
 from tests.robustness.checker.effects import check_effects
 from tests.robustness.checker.leases import check_leases
+from tests.robustness.checker.removals import check_removals
+from tests.robustness.checker.sizes import check_sizes
 from tests.robustness.checker.tasks import check_tasks
 from tests.robustness.evidence import Evidence, read_evidence
 from tests.robustness.history import UNKNOWN
@@ -13,7 +15,8 @@ from tests.robustness.history import UNKNOWN
 
 def judge(evidence: Evidence) -> list[str]:
     """Every violation, each beginning with the invariant's name."""
-    return [*check_leases(evidence), *check_tasks(evidence), *check_effects(evidence)]
+    checks = check_leases, check_tasks, check_removals, check_effects, check_sizes
+    return [found for check in checks for found in check(evidence)]
 
 
 def resolve_unknowns(evidence: Evidence) -> dict[str, int]:
@@ -21,7 +24,9 @@ def resolve_unknowns(evidence: Evidence) -> dict[str, int]:
     found: Counter[str] = Counter()
     requests = {(row.tenant, row.request) for row in evidence.rows.values()}
     acknowledged = {
-        (call.tenant, call.detail["request"]) for call in evidence.calls if call.op == "create" and call.outcome == "ok"
+        (call.tenant, call.detail["request"]): call.task
+        for call in evidence.calls
+        if call.op == "create" and call.outcome == "ok"
     }
     for call in evidence.calls:
         if call.outcome != UNKNOWN:
@@ -29,7 +34,7 @@ def resolve_unknowns(evidence: Evidence) -> dict[str, int]:
         if call.op == "create" and not call.detail["request"].startswith("mcp:"):
             key = call.tenant, call.detail["request"]
             found["creations repeated until acknowledged" if key in acknowledged else "creations unresolved"] += 1
-            found["of them made exactly once"] += key in requests
+            found["of them made exactly once"] += key in requests or evidence.was_removed(acknowledged.get(key, ""))
         elif call.op == "complete":
             versions = evidence.versions.get(call.task, [])
             done = any(each.state == "COMPLETED" and each.finish_token == call.detail["token"] for each in versions)

@@ -18,7 +18,7 @@ _OVER = frozenset(("COMPLETED", "FAILED", "CANCELLED"))
 def check_leases(evidence: Evidence) -> Iterator[str]:
     """S1, S2 and S7 for each task, S3 for each tenant."""
     for task, versions in evidence.versions.items():
-        if task in evidence.tombstones:
+        if evidence.was_removed(task):
             continue  # its history went with it
         yield from _check_task(task, versions, {event.line: event for event in evidence.events.get(task, ())})
     yield from _check_writes(evidence)

@@ -60,6 +60,8 @@ class Caller(Client):
 
     def _new_task(self) -> tasks_pb2.CreateTaskRequest:
         workflow = self.draw.choice(self._workflows)
+        if self.shared.wanted:
+            workflow = self.shared.wanted.pop()
         tenant = "gamma" if workflow == "spend" else self.tenant
         request_id = self.new_id()
         size = 20_000 if self.draw.random() < 0.02 else 20

@@ -43,6 +43,8 @@ class Shared:
     is_over: bool = False
     started: float = field(default_factory=time.monotonic)
     paused_seconds: float = 0.0
+    wanted: list[str] = field(default_factory=list)
+    """Workflows that the next tasks are to be of."""
 
     @property
     def live(self) -> int:

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import grpc
 import grpc.aio
-from taskstore.v1 import leases_pb2_grpc, tasks_pb2_grpc, tenants_pb2_grpc
+from taskstore.v1 import leases_pb2_grpc, retention_pb2_grpc, tasks_pb2_grpc, tenants_pb2_grpc
 
 from store_service.client.channel import open_channel
 from store_service.client.errors import from_rpc_error, from_status
@@ -22,6 +22,8 @@ class Api:
         self.tasks: tasks_pb2_grpc.TaskServiceAsyncStub = tasks_pb2_grpc.TaskServiceStub(self.channel)
         self.leases: leases_pb2_grpc.LeaseServiceAsyncStub = leases_pb2_grpc.LeaseServiceStub(self.channel)
         self.tenants: tenants_pb2_grpc.TenantServiceAsyncStub = tenants_pb2_grpc.TenantServiceStub(self.channel)
+        self.retention: retention_pb2_grpc.RetentionServiceAsyncStub = retention_pb2_grpc.RetentionServiceStub(self.channel)
+        self.governance: retention_pb2_grpc.GovernanceServiceAsyncStub = retention_pb2_grpc.GovernanceServiceStub(self.channel)
 
 
 def open_apis(ports: Sequence[int]) -> list[Api]:

@@ -78,6 +78,20 @@ def main() -> None:
             turns += 1
         return {"content": [{"type": "text", "text": args["canary"]}]}
 
+    @worker.workflow("stubborn", retry=RETRY)
+    async def stubborn(ctx: Context, args: dict[str, Any]) -> dict[str, Any]:
+        def spin() -> None:
+            until = time.monotonic() + 3 * float(lease_seconds)
+            while time.monotonic() < until:
+                pass
+
+        async def never_yield() -> None:
+            spin()  # on the event loop, which belongs to the code of all tasks: leases are extended beside it
+
+        first = await effect(ctx, "before")
+        await ctx.step("loop", never_yield)
+        return said(args, [first, await effect(ctx, "after")])
+
     @worker.workflow("spend", retry=RETRY, limits=BudgetAmounts(tokens=100))
     async def spend(ctx: Context, args: dict[str, Any]) -> dict[str, Any]:
         return said(args, [await effect(ctx, f"s{number}", tokens=20) for number in range(2)])
