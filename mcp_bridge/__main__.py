@@ -60,7 +60,8 @@ def _check(file: str, issuers: str | None) -> int:
     tools = sum(len(tenant) for tenant in routes.tenants.values())
     if issuers is not None:
         load_issuers(issuers, on_loopback=True)
-    print(f"{file}: {tools} tools of {len(routes.tenants)} tenants, all well")
+    cells = f" in {len(routes.used_cells())} cells" if routes.cells else ""
+    print(f"{file}: {tools} tools of {len(routes.tenants)} tenants{cells}, all well")
     return 0
 
 

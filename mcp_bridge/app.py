@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
@@ -19,18 +18,16 @@ from mcp_bridge.access.keys import Keys, reader
 from mcp_bridge.access.proxies import Proxies, read_networks
 from mcp_bridge.access.resource import Resource
 from mcp_bridge.access.tokens import Tokens
+from mcp_bridge.cells import Connect
 from mcp_bridge.config import Config
 from mcp_bridge.connections import Server
 from mcp_bridge.core import Core, end_all, make_core
 from mcp_bridge.http import Endpoint
 from mcp_bridge.lines import Lines
 from mcp_bridge.stdio import Stdio
-from store_service.client import StoreError, TaskStore
 from store_service.telemetry import AdminServer
 
 NAME: Final = "tenure"
-ASK_STORE_SECONDS: Final = 2.0
-"""How often the store is asked whether it is there, and how long it may take to answer."""
 FAREWELL_SECONDS: Final = 2.0
 """How long calls may take that were told, at the end of the drain, that the bridge stops."""
 BACKLOG: Final = 1024
@@ -51,7 +48,7 @@ class _Parts:
         """Closes what is open."""
         await self.runner.cleanup()
         await end_all(self.background)
-        await self.core.store.close()
+        await self.core.cells.close()
 
 
 @dataclass(slots=True)
@@ -67,7 +64,7 @@ class _Access:
 class Bridge:
     """One running bridge: `start`, then `port`, then `stop`."""
 
-    def __init__(self, config: Config, *, connect: Callable[[str], TaskStore] | None = None) -> None:
+    def __init__(self, config: Config, *, connect: Connect | None = None) -> None:
         self._config = config
         self._registry = CollectorRegistry()
         self._connect = connect
@@ -77,7 +74,6 @@ class Bridge:
             host=config.admin_host, port=config.admin_port, registry=self._registry, ready=self._why_not_ready
         )
         self._parts: _Parts | None = None
-        self._store_trouble: str | None = "the store was not reached yet"
         self._is_draining = False
 
     @property
@@ -154,7 +150,7 @@ class Bridge:
         site = web.TCPSite(runner, config.host, config.port, backlog=BACKLOG)
         background = [
             asyncio.create_task(work)
-            for work in (self._ask_store(core.store), core.watch.run(), *(one.keep_fresh() for one in access.keys))
+            for work in (core.cells.run(), core.watch.run(), *(one.keep_fresh() for one in access.keys))
         ]
         return _Parts(core, endpoint, runner, site, access.keys, background)
 
@@ -185,24 +181,15 @@ class Bridge:
         return _Access(authenticate, resource, tuple(keys for _, keys in believed.values()))
 
     def _why_not_ready(self) -> str | None:
-        return "draining" if self._is_draining else self._store_trouble
-
-    async def _ask_store(self, store: TaskStore) -> None:
-        """Asks the store from time to time whether it is there. Whether its database is, is for its own readiness to say; and
-        one that stops says so to its load balancer, behind which there are others."""
-        while True:
-            try:
-                await store.check(timeout_seconds=ASK_STORE_SECONDS)
-                self._store_trouble = None
-            except StoreError:
-                self._store_trouble = "the store cannot be reached"
-            await asyncio.sleep(ASK_STORE_SECONDS)
+        if self._is_draining:
+            return "draining"
+        return "not started" if self._parts is None else self._parts.core.cells.why_not_ready()
 
 
 class StdioBridge:
     """One bridge that serves the host that started it, over standard input and output."""
 
-    def __init__(self, config: Config, *, connect: Callable[[str], TaskStore] | None = None) -> None:
+    def __init__(self, config: Config, *, connect: Connect | None = None) -> None:
         self._config = config
         self._connect = connect
 
@@ -226,7 +213,7 @@ class StdioBridge:
         await end_all([serving, stopping])
         await stdio.detach()
         await end_all(background)
-        await core.store.close()
+        await core.cells.close()
         structlog.get_logger().info("bridge_stopped")
         if not serving.cancelled():
             serving.result()

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -18,6 +18,7 @@ from mcp_bridge.access.route_watch import RouteWatch
 from mcp_bridge.access.routes import CurrentRoutes, Routes
 from mcp_bridge.access.routes_file import parse_routes
 from mcp_bridge.access.yaml_lines import Problem
+from mcp_bridge.cells import Cells, Connect
 from mcp_bridge.config import Config, read_state_keys, store_tls
 from mcp_bridge.dispatch import Dispatcher
 from mcp_bridge.methods.held import HeldCalls
@@ -27,17 +28,16 @@ from mcp_bridge.metrics import Metrics
 from mcp_bridge.wire.results import Results
 from mcp_bridge.wire.state import KEY_BYTES, StateKeys
 from store_service.client import TaskStore
+from store_service.client.batches import BatchMetrics
 
 NAME: Final = "tenure"
-
-Connect = Callable[[str], TaskStore]
 
 
 @dataclass(frozen=True, slots=True)
 class Core:
     """What answers requests, once it is put together."""
 
-    store: TaskStore
+    cells: Cells
     routes: CurrentRoutes
     watch: RouteWatch
     held: HeldCalls
@@ -67,12 +67,12 @@ def make_core(
     route_file = read_file(config.routes)
     routes = CurrentRoutes(read_routes(route_file))
     metrics = Metrics(registry, (*METHODS, *LEGACY_METHODS))
-    store = (connect or _connection(config, registry))(config.store)
+    cells = Cells(routes, connect or _connection(config, registry), metrics, default_address=config.store)
     limiter = Limiter(routes.limits_of, time.monotonic)
-    held = HeldCalls(store, metrics)
+    held = HeldCalls(cells, metrics)
     results = Results(name=NAME, version=version("tenure"))
     subscriptions = Subscriptions(
-        store,
+        cells,
         routes,
         results,
         metrics,
@@ -80,17 +80,22 @@ def make_core(
         per_principal=config.streams_per_principal,
         most=config.most_streams,
     )
+
+    def routes_changed(before: Routes, after: Routes) -> None:
+        cells.routes_changed()
+        subscriptions.routes_changed(before, after)
+
     watch = RouteWatch(
         config.routes,
         route_file,
         read=read_routes,
         current=routes,
-        changed=subscriptions.routes_changed,
+        changed=routes_changed,
         metrics=metrics,
     )
     keys = StateKeys(read_state_keys(config) or [os.urandom(KEY_BYTES)])
     methods = make_methods(
-        store,
+        cells,
         routes,
         results,
         held=held,
@@ -100,7 +105,7 @@ def make_core(
         keys=keys,
     )
     dispatcher = Dispatcher(methods, keys, metrics, strict_headers=config.strict_headers)
-    return Core(store, routes, watch, held, subscriptions, limiter, metrics, dispatcher)
+    return Core(cells, routes, watch, held, subscriptions, limiter, metrics, dispatcher)
 
 
 async def end_all(tasks: Sequence[asyncio.Task[object]]) -> None:
@@ -116,5 +121,5 @@ def _connection(config: Config, registry: CollectorRegistry) -> Connect:
         tls=store_tls(config),
         retry_seconds=config.store_retry_seconds,
         batching=config.batching,
-        registry=registry,
+        batch_metrics=BatchMetrics(registry),
     )

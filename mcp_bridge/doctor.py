@@ -14,7 +14,7 @@ from mcp_bridge.access.config_files import ConfigFileError
 from mcp_bridge.access.hosts import is_loopback
 from mcp_bridge.access.issuers import DEVELOPMENT_ISSUER, Issuer, load_issuers
 from mcp_bridge.access.keys import READ_SECONDS, fetch, read_keys, reader, trust_for
-from mcp_bridge.access.routes import Route
+from mcp_bridge.access.routes import DEFAULT_CELL, Route, Routes
 from mcp_bridge.access.routes_file import load_routes
 from mcp_bridge.config import Config, store_tls
 from store_service.client import StoreError, TaskStore, TenantStore
@@ -27,18 +27,21 @@ UNHEARD: Final = timedelta(minutes=1)
 
 async def examine(config: Config) -> AsyncIterator[Finding]:
     """Looks at one thing after the other and changes nothing."""
-    tenants: Mapping[str, Mapping[str, Route]] = {}
+    routes = Routes({})
     try:
-        tenants = load_routes(config.routes).tenants
-        yield well("TENURE_BRIDGE_ROUTES", f"{sum(map(len, tenants.values()))} tools of {len(tenants)} tenants")
+        routes = load_routes(config.routes)
+        tools = sum(map(len, routes.tenants.values()))
+        yield well("TENURE_BRIDGE_ROUTES", f"{tools} tools of {len(routes.tenants)} tenants")
     except (ConfigFileError, OSError) as error:
         yield wrong("TENURE_BRIDGE_ROUTES", str(error), "correct the file; a bridge that runs keeps the routes that it had")
     for finding in _examine_settings(config):
         yield finding
     async for finding in _examine_issuers(config):
         yield finding
-    async for finding in _examine_store(config, tenants):
-        yield finding
+    for cell in sorted(routes.used_cells() or {DEFAULT_CELL}):
+        tenants = {tenant: tools for tenant, tools in routes.tenants.items() if routes.cell_of(tenant) == cell}
+        async for finding in _examine_cell(config, cell, routes.cells.get(cell, config.store), tenants):
+            yield finding
 
 
 def _examine_settings(config: Config) -> Iterator[Finding]:
@@ -97,20 +100,23 @@ async def _examine_metadata(issuer: Issuer) -> Finding:
     return doubtful(name, "it serves no metadata of an authorization server that is read from here", cure)
 
 
-async def _examine_store(config: Config, routes: Mapping[str, Mapping[str, Route]]) -> AsyncIterator[Finding]:
-    tls = store_tls(config)
+async def _examine_cell(
+    config: Config, cell: str, address: str, routes: Mapping[str, Mapping[str, Route]]
+) -> AsyncIterator[Finding]:
+    tls, name = store_tls(config), "store" if cell == DEFAULT_CELL else f"cell {cell}"
     try:
-        async with TaskStore.connect(config.store, tls=tls) as store:
+        async with TaskStore.connect(address, tls=tls) as store:
             serves = await store.check()
     except (StoreError, OSError) as error:
-        cure = "see TENURE_BRIDGE_STORE, and TENURE_BRIDGE_STORE_CA where it speaks TLS; try `tenure-store doctor` there"
-        yield wrong("store", f"{config.store} is not reached: {error}", cure)
+        where = "TENURE_BRIDGE_STORE" if cell == DEFAULT_CELL else "the `cells` of the route file"
+        cure = f"see {where}, and TENURE_BRIDGE_STORE_CA where it speaks TLS; try `tenure-store doctor` there"
+        yield wrong(name, f"{address} is not reached: {error}", cure)
         return
     if not serves:
-        yield doubtful("store", f"{config.store} is about to stop", "look again")
+        yield doubtful(name, f"{address} is about to stop", "look again")
         return
-    yield well("store", f"{config.store} serves")
-    async with TenantStore.connect(config.store, tls=tls) as tenants:
+    yield well(name, f"{address} serves")
+    async with TenantStore.connect(address, tls=tls) as tenants:
         for tenant, tools in routes.items():
             async for finding in _examine_tenant(tenants, tenant, tools.values()):
                 yield finding

@@ -38,6 +38,16 @@ class Metrics:
             "tenure_bridge_route_reloads", "Looks at a changed route file, by outcome.", ["outcome"], registry=registry
         )
 
+        self.cells_reached = Gauge(
+            "tenure_bridge_cell_reached",
+            "Whether a cell's stores answered when they were asked last.",
+            ["cell"],
+            registry=registry,
+        )
+        self.cell_failures = Counter(
+            "tenure_bridge_cell_failures", "Calls that a cell could not answer just then.", ["cell"], registry=registry
+        )
+
     def tell(self, method: str, outcome: str, seconds: float) -> None:
         """Counts one call that has ended."""
         self._calls.tell(method if method in self._methods else _OTHER, outcome, seconds)

@@ -21,6 +21,8 @@ _ERROR_CHARACTERS: Final = 300
 _SMALL_BYTES: Final = 4096
 LONGEST_POLL_MS: Final = 30_000
 """For a task whose tool has no route any more."""
+DEFAULT_CELL: Final = "default"
+"""In which tenants live that are in no other: the store of the settings."""
 
 
 class TaskMode(StrEnum):
@@ -102,6 +104,10 @@ class Routes:
     grants: Mapping[str, Grants] = field(default_factory=dict)
     """Those of each tenant, for tasks whose tool has no route any more."""
     limits: Mapping[str, TenantLimits] = field(default_factory=dict)
+    cells: Mapping[str, str] = field(default_factory=dict)
+    """Where the stores of each cell are, but for the default one."""
+    tenant_cells: Mapping[str, str] = field(default_factory=dict)
+    """Of each tenant that lives in another than the default one."""
     _for_others: Mapping[str, frozenset[Grant]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -116,6 +122,14 @@ class Routes:
     def limits_of(self, tenant: str) -> TenantLimits:
         """How much the tenant and each of its callers may ask for."""
         return self.limits.get(tenant, _LIMITS)
+
+    def cell_of(self, tenant: str) -> str:
+        """The cell that the tenant lives in."""
+        return self.tenant_cells.get(tenant, DEFAULT_CELL)
+
+    def used_cells(self) -> frozenset[str]:
+        """The cells that tenants live in."""
+        return frozenset(map(self.cell_of, self.tenants))
 
     def granted(self, caller: Caller) -> Sequence[Route]:
         """The tools that the caller may call, and those that it may ask the scopes for."""

@@ -94,8 +94,12 @@ class _Check:
         if self._document.value is None and self._document.problems:
             return Routes({})
         check_shape(self._document, routes_schema())
+        cells = as_mapping(as_mapping(self._document.value).get("cells"))
         takes: dict[Path, Arguments] = {}
         for tenant, content in as_mapping(as_mapping(self._document.value).get("tenants")).items():
+            cell = as_mapping(content).get("cell")
+            if isinstance(cell, str) and cell not in cells:
+                self._problem(("tenants", tenant, "cell"), f"{cell} is not among the `cells`")
             names: set[str] = set()
             for index, tool in enumerate(as_list(as_mapping(content).get("tools"))):
                 path: Path = ("tenants", tenant, "tools", index)
@@ -116,6 +120,8 @@ class _Check:
             },
             {tenant: read_grants(root, content) for tenant, content in root["tenants"].items() if "grants" in content},
             {tenant: _limits(content) for tenant, content in root["tenants"].items()},
+            dict(cells),
+            {tenant: content["cell"] for tenant, content in root["tenants"].items() if "cell" in content},
         )
 
     def _check_polls(self, tool: Mapping[str, Any], path: Path) -> None:

@@ -5,6 +5,7 @@ from typing import Final
 from taskstore.v1 import tasks_pb2, types_pb2
 
 from mcp_bridge.access.routes import Route
+from mcp_bridge.cells import Cells
 from mcp_bridge.methods.calls import Call
 from mcp_bridge.methods.rounds import early_answers, task_input
 from mcp_bridge.translate import failure_of, tool_result
@@ -14,14 +15,13 @@ from mcp_bridge.wire.mcp import IDEMPOTENCY_KEY, PREFLIGHT, ToolCall
 from mcp_bridge.wire.results import tool_error
 from mcp_bridge.wire.state import RequestState
 from mcp_bridge.wire.trace import read_trace
-from store_service.client import TaskStore
 
 ARGUMENTS_BYTES: Final = 1024 * 1024
 KEY_BYTES: Final = 256
 
 
 async def create_task(
-    store: TaskStore, call: Call, route: Route, wanted: ToolCall, state: RequestState, *, abandon_after_ms: int
+    store: Cells, call: Call, route: Route, wanted: ToolCall, state: RequestState, *, abandon_after_ms: int
 ) -> tasks_pb2.CreateTaskResponse:
     """Creates the task of a call, or finds the one that the same call created before."""
     caller, trace = call.caller, read_trace(call.meta.members, call.headers)

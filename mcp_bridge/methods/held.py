@@ -13,13 +13,14 @@ from taskstore.v1 import tasks_pb2, types_pb2
 
 from mcp_bridge.access.callers import Caller
 from mcp_bridge.access.routes import Route
+from mcp_bridge.cells import Cells
 from mcp_bridge.methods.calls import Call
 from mcp_bridge.methods.progress import ProgressRelay
 from mcp_bridge.metrics import Metrics
 from mcp_bridge.translate import is_terminal, open_questions
 from mcp_bridge.wire.failures import unavailable
 from mcp_bridge.wire.state import RequestState
-from store_service.client import StoreError, TaskStore
+from store_service.client import StoreError
 
 RENEW_SECONDS: Final = 10.0
 """How often the store is told that somebody still waits. Two of these may be lost before it acts."""
@@ -29,7 +30,7 @@ _FAREWELL_SECONDS: Final = 2.0
 class HeldCalls:
     """Waits for work on behalf of connected clients, and lets go of it when they leave."""
 
-    def __init__(self, store: TaskStore, metrics: Metrics, *, renew_seconds: float = RENEW_SECONDS) -> None:
+    def __init__(self, store: Cells, metrics: Metrics, *, renew_seconds: float = RENEW_SECONDS) -> None:
         self._store = store
         self._metrics = metrics
         self._renew_seconds = renew_seconds
@@ -181,7 +182,7 @@ class HeldCalls:
         )
 
 
-async def wish_end(store: TaskStore, caller: Caller, task: types_pb2.Task) -> tasks_pb2.CancelOutcome.ValueType:
+async def wish_end(store: Cells, caller: Caller, task: types_pb2.Task) -> tasks_pb2.CancelOutcome.ValueType:
     """Tells the store that the caller wants its task to end."""
     request = tasks_pb2.CancelTaskRequest(
         tenant_id=caller.tenant, task_id=task.task_id, owner=caller.owner, mode=tasks_pb2.CANCEL_MODE_REQUEST

@@ -12,6 +12,7 @@ from mcp_bridge.access.callers import Caller
 from mcp_bridge.access.grants import Action
 from mcp_bridge.access.limits import Limiter
 from mcp_bridge.access.routes import CurrentRoutes, TaskMode
+from mcp_bridge.cells import Cells
 from mcp_bridge.methods.calls import Call
 from mcp_bridge.methods.creation import create_task, fault_in, read_key, result_of
 from mcp_bridge.methods.held import HeldCalls, wish_end
@@ -24,7 +25,7 @@ from mcp_bridge.wire.inbound import SESSION_HEADER
 from mcp_bridge.wire.mcp import LEGACY_VERSIONS, read_legacy_tool_call, tasks_required
 from mcp_bridge.wire.results import Results, as_legacy_tool_result, tool_error
 from mcp_bridge.wire.state import StateKeys
-from store_service.client import StoreError, TaskStore
+from store_service.client import StoreError
 
 INSTRUCTIONS: Final = "The work behind these tools is durable: it outlives the connection and the server."
 _EMPTY: Final = b"{}"
@@ -34,7 +35,7 @@ class LegacyMethods:
     """What an earlier client does. It can neither hold a task nor be asked, so it sees only tools that need neither."""
 
     def __init__(
-        self, store: TaskStore, routes: CurrentRoutes, results: Results, held: HeldCalls, keys: StateKeys, *, limiter: Limiter
+        self, store: Cells, routes: CurrentRoutes, results: Results, held: HeldCalls, keys: StateKeys, *, limiter: Limiter
     ) -> None:
         self._store = store
         self._routes = routes

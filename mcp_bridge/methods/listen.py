@@ -17,6 +17,7 @@ from mcp_bridge.access.callers import Caller
 from mcp_bridge.access.grants import Action
 from mcp_bridge.access.limits import Limiter
 from mcp_bridge.access.routes import CurrentRoutes, Routes
+from mcp_bridge.cells import Cells, FollowedTask
 from mcp_bridge.methods.calls import Call, Outbox
 from mcp_bridge.methods.tasks import readable_id
 from mcp_bridge.metrics import Metrics
@@ -26,8 +27,8 @@ from mcp_bridge.wire.headers import EVENT_STREAM
 from mcp_bridge.wire.questions import Question, missing_capabilities
 from mcp_bridge.wire.results import Results
 from mcp_bridge.wire.subscriptions import Filter, Subscription, read_filter
-from store_service.client import StoreError, TaskStore
-from store_service.client.task_watch import Following, Snapshot
+from store_service.client import StoreError
+from store_service.client.task_watch import Snapshot
 
 _RETRY_SECONDS: Final = 10.0
 _ACKNOWLEDGED: Final = object()
@@ -36,11 +37,11 @@ _TOOLS: Final = object()
 
 
 class Subscriptions:
-    """Every stream of this process. All of them together look at the store through one watch."""
+    """Every stream of this process. All of them together look at each cell through one watch."""
 
     def __init__(
         self,
-        store: TaskStore,
+        store: Cells,
         routes: CurrentRoutes,
         results: Results,
         metrics: Metrics,
@@ -139,7 +140,7 @@ class _Stream:
         outbox: Outbox,
         wanted: Filter,
         *,
-        store: TaskStore,
+        store: Cells,
         routes: CurrentRoutes,
         shown: "_Shown",
         metrics: Metrics,
@@ -155,7 +156,7 @@ class _Stream:
         self._shown = shown
         self._metrics = metrics
         self._subscription = Subscription(call.request_id)
-        self._followings: dict[str, Following] = {}
+        self._followings: dict[str, FollowedTask] = {}
         self._expiry: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:

@@ -14,6 +14,7 @@ from taskstore.v1 import tasks_pb2, types_pb2
 from mcp_bridge.access.answers import check_answers, is_some_answer
 from mcp_bridge.access.callers import Caller
 from mcp_bridge.access.routes import Route
+from mcp_bridge.cells import Cells
 from mcp_bridge.methods.calls import Call
 from mcp_bridge.translate import clock_ms, is_expired, open_questions, waits_until_ms
 from mcp_bridge.wire.digests import call_digest, request_id
@@ -22,7 +23,7 @@ from mcp_bridge.wire.mcp import PREFLIGHT, ToolCall
 from mcp_bridge.wire.questions import Question, input_requests, missing_capabilities
 from mcp_bridge.wire.results import Results, join, splice
 from mcp_bridge.wire.state import RequestState, StateKeys, bad_state
-from store_service.client import StoreError, TaskStore
+from store_service.client import StoreError
 
 PREFLIGHT_BYTES: Final = 64 * 1024
 EARLY_ANSWERS: Final = 16
@@ -32,7 +33,7 @@ _EARLY_KEY_BYTES: Final = 160
 class Rounds:
     """What holds the rounds of a call together."""
 
-    def __init__(self, store: TaskStore, results: Results, keys: StateKeys) -> None:
+    def __init__(self, store: Cells, results: Results, keys: StateKeys) -> None:
         self._store = store
         self._results = results
         self._keys = keys
@@ -116,7 +117,7 @@ def first_state(caller: Caller, key: str | None) -> RequestState:
 
 
 async def answer_questions(
-    store: TaskStore, caller: Caller, task: types_pb2.Task, questions: Iterable[Question], responses: dict[str, bytes]
+    store: Cells, caller: Caller, task: types_pb2.Task, questions: Iterable[Question], responses: dict[str, bytes]
 ) -> None:
     """Hands the store the answers to `questions`, which are open and the caller's to answer; the others are ignored.
 

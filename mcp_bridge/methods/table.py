@@ -8,6 +8,7 @@ from mcp_bridge.access.callers import Caller
 from mcp_bridge.access.limits import Limiter
 from mcp_bridge.access.polls import Polls
 from mcp_bridge.access.routes import CurrentRoutes
+from mcp_bridge.cells import Cells
 from mcp_bridge.methods.calls import Method
 from mcp_bridge.methods.discover import make_discover
 from mcp_bridge.methods.held import HeldCalls
@@ -18,7 +19,6 @@ from mcp_bridge.methods.tasks import TaskMethods
 from mcp_bridge.methods.tools import ToolMethods
 from mcp_bridge.wire.results import Results
 from mcp_bridge.wire.state import StateKeys
-from store_service.client import TaskStore
 
 METHODS: Final = (
     "server/discover", "tools/list", "tools/call", "tasks/get", "tasks/update", "tasks/cancel", "subscriptions/listen",
@@ -37,7 +37,7 @@ class Methods:
 
 
 def make_methods(
-    store: TaskStore,
+    store: Cells,
     routes: CurrentRoutes,
     results: Results,
     *,

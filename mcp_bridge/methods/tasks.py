@@ -8,6 +8,7 @@ from taskstore.v1 import tasks_pb2, types_pb2
 from mcp_bridge.access.grants import Action
 from mcp_bridge.access.polls import Polls
 from mcp_bridge.access.routes import CurrentRoutes, Routes
+from mcp_bridge.cells import Cells
 from mcp_bridge.methods.calls import Call
 from mcp_bridge.methods.held import wish_end
 from mcp_bridge.methods.rounds import answer_questions, require_shown
@@ -15,7 +16,6 @@ from mcp_bridge.translate import detailed_task_members, is_expired, is_terminal,
 from mcp_bridge.wire.failures import invalid_params, task_not_found, too_many
 from mcp_bridge.wire.mcp import WHY, read_responses, read_task_id, wants_why
 from mcp_bridge.wire.results import Results
-from store_service.client import TaskStore
 
 _TASK_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _NOBODYS_ID: Final = "5d0f3c7a-91be-02d6-80c4-7e2f6a1b93d8"
@@ -30,7 +30,7 @@ class TaskMethods:
     and the same answer, after one and the same read of the store.
     """
 
-    def __init__(self, store: TaskStore, routes: CurrentRoutes, results: Results, polls: Polls) -> None:
+    def __init__(self, store: Cells, routes: CurrentRoutes, results: Results, polls: Polls) -> None:
         self._store = store
         self._routes = routes
         self._results = results

@@ -9,6 +9,7 @@ from taskstore.v1 import types_pb2
 
 from mcp_bridge.access.limits import Limiter
 from mcp_bridge.access.routes import CurrentRoutes, Route, TaskMode
+from mcp_bridge.cells import Cells
 from mcp_bridge.methods.calls import Call
 from mcp_bridge.methods.creation import create_task, fault_in, read_key, result_of
 from mcp_bridge.methods.held import HeldCalls
@@ -20,7 +21,6 @@ from mcp_bridge.wire.headers import check_params
 from mcp_bridge.wire.mcp import ToolCall, read_tool_call, tasks_required
 from mcp_bridge.wire.results import Results, join, tool_error
 from mcp_bridge.wire.state import RequestState
-from store_service.client import TaskStore
 
 PAGE: Final = 200
 LIST_TTL_MS: Final = 60_000
@@ -30,7 +30,7 @@ class ToolMethods:
     """What a caller does with the tools it is granted."""
 
     def __init__(
-        self, store: TaskStore, routes: CurrentRoutes, results: Results, held: HeldCalls, rounds: Rounds, *, limiter: Limiter
+        self, store: Cells, routes: CurrentRoutes, results: Results, held: HeldCalls, rounds: Rounds, *, limiter: Limiter
     ) -> None:
         self._store = store
         self._routes = routes

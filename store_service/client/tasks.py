@@ -32,7 +32,7 @@ class TaskStore:
         *,
         retry_seconds: float | None = None,
         batching: bool = True,
-        registry: CollectorRegistry | None = None,
+        batch_metrics: BatchMetrics | None = None,
     ) -> None:
         self._channel = channel
         self._retry_seconds = retry_seconds
@@ -43,7 +43,7 @@ class TaskStore:
         self._get_task: Method[tasks_pb2.GetTaskRequest, types_pb2.Task] = _reading(stub)
         self._batchers: list[Batcher[Any, Any]] = []
         if batching:
-            metrics = BatchMetrics(registry or CollectorRegistry())
+            metrics = batch_metrics or BatchMetrics(CollectorRegistry())
             create = Together[tasks_pb2.CreateTaskRequest, tasks_pb2.CreateTaskResponse](
                 stub.CreateTasks, lambda items: tasks_pb2.CreateTasksRequest(items=items), _created, _tenant_of
             )
@@ -62,11 +62,12 @@ class TaskStore:
         tls: Tls | None = None,
         retry_seconds: float | None = None,
         batching: bool = True,
-        registry: CollectorRegistry | None = None,
+        batch_metrics: BatchMetrics | None = None,
     ) -> Self:
-        """A client for the running event loop, its figures in `registry`. It connects at the first call, and again
-        whenever it must. Without `tls` the connection is not encrypted, and the store asks nobody who he is."""
-        return cls(open_channel(address, tls), retry_seconds=retry_seconds, batching=batching, registry=registry)
+        """A client for the running event loop, its figures in `batch_metrics`, which clients may share. It connects at the
+        first call, and again whenever it must. Without `tls` the connection is not encrypted, and the store asks nobody who
+        he is."""
+        return cls(open_channel(address, tls), retry_seconds=retry_seconds, batching=batching, batch_metrics=batch_metrics)
 
     async def close(self) -> None:
         """Gives the connection back. Calls under way end with an error."""

@@ -70,6 +70,22 @@ async def test_a_store_that_is_away_and_routes_that_are_wrong_are_told(config: C
     ]
 
 
+async def test_each_tenant_is_looked_for_in_its_cell(config: Config, store: Stubs) -> None:
+    (nowhere,) = free_ports(1)
+    cells = f"cells: {{east: '{store.address}', west: '127.0.0.1:{nowhere}'}}\ntenants:\n"
+    tenants = "  acme: {cell: east, tools: []}\n  beta: {cell: west, tools: []}\n"
+    Path(config.routes).write_text(ROUTES.replace("tenants:\n", cells) + tenants)
+    await store.leases.LeaseTasks(claim())
+    await store.leases.LeaseTasks(claim(workflow="bill", version=2))
+    assert [(subject, verdict) for subject, verdict, _ in (await told(config))[2:]] == [
+        ("store", Verdict.WELL),  # the default cell
+        ("tenant dev", Verdict.WELL),
+        ("cell east", Verdict.WELL),
+        ("tenant acme", Verdict.WELL),
+        ("cell west", Verdict.WRONG),
+    ]
+
+
 async def test_an_issuer_is_asked_for_its_keys_and_its_metadata(config: Config, codes: Codes, tmp_path: Path) -> None:
     file = tmp_path / "issuers.yaml"
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import grpc
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from yarl import URL
@@ -551,7 +552,7 @@ async def test_calls_are_counted_without_naming_anybody(client: Client, bridge: 
     assert samples["tenure_bridge_missing_mcp_name_total", ()] == 1
     assert samples["tenure_bridge_held_calls", ()] == 0
     ours = {name for sample, labels in samples for name, _ in labels if sample.startswith("tenure_bridge")}
-    assert ours == {"method", "outcome", "le"}
+    assert ours == {"method", "outcome", "le", "cell"}
 
 
 @pytest.mark.row("S5")
@@ -561,8 +562,11 @@ async def test_readiness_follows_the_store_and_liveness_nothing(bridge: Bridge, 
 
     assert (await look("/livez")).status == 200
     assert (await look("/readyz")).status == 200  # the store answered the first look
-    bridge._store_trouble = "the store cannot be reached"
-    assert (await look("/readyz")).status == 503
+    fake.trouble = StoreError("the connection broke", code=grpc.StatusCode.UNAVAILABLE)
+    async with asyncio.timeout(60):
+        while (await look("/readyz")).status != 503:
+            await asyncio.sleep(0.05)
+    assert b"the store cannot be reached" in (await look("/readyz")).body
     assert (await look("/livez")).status == 200
 
 

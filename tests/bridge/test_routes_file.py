@@ -306,3 +306,25 @@ def test_in_development_mode_tools_are_granted_by_tenant_alone(tmp_path: Path) -
     assert routes.find(other, "t") is None
     assert routes.granted(other) == ()
     assert Routes({}).granted(other) == ()
+
+
+def test_a_tenant_lives_in_the_cell_that_the_file_says(tmp_path: Path) -> None:
+    cells = "cells: {east: 'dns:///store.east:7233'}\n"
+    text = HEAD.replace("tenants:", f"{cells}tenants:") + f"      - {json.dumps(GOOD)}\n  acme: {{cell: east, tools: []}}\n"
+    routes = load_routes(write(tmp_path, text))
+    assert (routes.cell_of("dev"), routes.cell_of("acme"), routes.cell_of("nobody")) == ("default", "east", "default")
+    assert routes.cells == {"east": "dns:///store.east:7233"}
+    assert routes.used_cells() == {"default", "east"}
+
+
+def test_faults_of_cells_are_told(tmp_path: Path) -> None:
+    text = (
+        "version: 1\ncells:\n  default: a:1\n  East: b:1\n  west: two words\ntenants:\n  dev:\n    cell: north\n    tools: []\n"
+    )
+    name = "a cell's name must be 1 to 63 of a-z 0-9 -, and not `default`, which is the store of the settings"
+    assert faults(tmp_path, text) == [
+        f"3: cells.default: {name}",
+        f"4: cells.East: {name}",
+        "5: cells.west: must be `host:port`, or `dns:///name:port` for many",
+        "8: cell: north is not among the `cells`",
+    ]

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from taskstore.v1 import tasks_pb2, tasks_pb2_grpc, types_pb2
 
 from store_service.client import Context, ProtocolError, StoreError, TaskStore, Worker
-from store_service.client.batches import MOST_BYTES, MOST_ITEMS
+from store_service.client.batches import MOST_BYTES, MOST_ITEMS, BatchMetrics
 from store_service.model.refusals import Reason, Refusal
 from store_service.rpc.status import to_status
 from tests.client.fake_store import LIMITS
@@ -101,7 +101,7 @@ def registry() -> CollectorRegistry:
 @pytest.fixture
 async def client(gated: GatedTasks, registry: CollectorRegistry) -> AsyncIterator[TaskStore]:
     server, port = await serve(gated)
-    async with TaskStore.connect(f"127.0.0.1:{port}", batching=True, registry=registry) as connected:
+    async with TaskStore.connect(f"127.0.0.1:{port}", batching=True, batch_metrics=BatchMetrics(registry)) as connected:
         yield connected
     gated.gate.set()
     await server.stop(None)

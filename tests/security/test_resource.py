@@ -127,7 +127,7 @@ async def test_each_tenants_tools_are_its_own_by_path_and_by_token(users: Users)
         assert [tool["name"] for tool in listed] == ["report"]
     for tenant, version in (("acme", 1), ("beta", 2)):
         assert (await users.user(tenant=tenant).call("report", tasks=True)).status == 200
-        store = users.bridge._parts.core.store  # type: ignore[union-attr]
+        store = users.bridge._parts.core.cells.of(tenant)  # type: ignore[union-attr]
         assert isinstance(store, FakeTaskStore)
         assert (store.created[-1].tenant_id, store.created[-1].contract.workflow_version) == (tenant, version)
 
