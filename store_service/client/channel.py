@@ -5,13 +5,19 @@ from typing import Final
 
 import grpc
 import grpc.aio
+from taskstore.v1 import tasks_pb2
 
 from store_service.client.tls import RenewedBlockingChannel, RenewedChannel, Tls
 
 MESSAGE_BYTES: Final = 6 * 1024 * 1024
 """The longest message either way: 4 MiB of payload, and what goes round it."""
 
-_SERVICE_CONFIG: Final = json.dumps({"loadBalancingConfig": [{"round_robin": {}}]})
+HEALTH_OF: Final[str] = tasks_pb2.DESCRIPTOR.services_by_name["TaskService"].full_name
+"""The service whose health says whether a store wants calls."""
+# Stores take turns. One that says that it is not serving, because it drains, gets no more calls.
+_SERVICE_CONFIG: Final = json.dumps(
+    {"loadBalancingConfig": [{"round_robin": {}}], "healthCheckConfig": {"serviceName": HEALTH_OF}}
+)
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES),
     ("grpc.max_send_message_length", MESSAGE_BYTES),

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Self
 
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -11,11 +11,9 @@ from taskstore.v1 import tasks_pb2, tasks_pb2_grpc, types_pb2
 
 from store_service.client.batches import Batcher, BatchMetrics, Together
 from store_service.client.calls import Method, Request, Response, call
-from store_service.client.channel import open_channel
+from store_service.client.channel import HEALTH_OF, open_channel
 from store_service.client.task_watch import TERMINAL, Following, Snapshot, SnapshotReader, TaskWatch, Told
 from store_service.client.tls import Tls
-
-_SERVICE: Final[str] = tasks_pb2.DESCRIPTOR.services_by_name["TaskService"].full_name
 
 
 class TaskStore:
@@ -87,7 +85,7 @@ class TaskStore:
     async def check(self, *, timeout_seconds: float = 2) -> bool:
         """Whether the store that is reached serves, or is about to stop. It asks no database. Raises StoreError when none is
         reached."""
-        request = health_pb2.HealthCheckRequest(service=_SERVICE)
+        request = health_pb2.HealthCheckRequest(service=HEALTH_OF)
         response = await call(self._health.Check, request, timeout_seconds=timeout_seconds)
         return bool(response.status == health_pb2.HealthCheckResponse.SERVING)
 
