@@ -30,6 +30,8 @@ _OPTIONS: Final = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 2_000),
     ("grpc.max_reconnect_backoff_ms", 2_000),
+    # A store that is lost makes the name be looked up again, but by default not within 30 s of the last time.
+    ("grpc.dns_min_time_between_resolutions_ms", 2_000),
     ("grpc.service_config", _SERVICE_CONFIG),
 )
 
