@@ -3,6 +3,7 @@
 import asyncio
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -22,9 +23,11 @@ from mcp_bridge.cells import Connect
 from mcp_bridge.config import Config
 from mcp_bridge.connections import Server
 from mcp_bridge.core import Core, end_all, make_core
+from mcp_bridge.fault_points import cutting, stream_class
 from mcp_bridge.http import Endpoint
 from mcp_bridge.lines import Lines
 from mcp_bridge.stdio import Stdio
+from store_service.fault_points import FaultPoints
 from store_service.telemetry import AdminServer
 
 NAME: Final = "tenure"
@@ -134,7 +137,8 @@ class Bridge:
     async def _put_together(self, issuers: Issuers | None) -> _Parts:
         config = self._config
         tenant_setting = "dev_tenant" if issuers is None else None
-        core = make_core(config, self._registry, tenant_setting=tenant_setting, connect=self._connect)
+        points = FaultPoints(Path(config.fault_points)) if config.fault_points else None
+        core = make_core(config, self._registry, tenant_setting=tenant_setting, connect=self._connect, points=points)
         access = self._let_in(core, issuers)
         endpoint = Endpoint(
             core.dispatcher,
@@ -144,8 +148,11 @@ class Bridge:
             resource=access.resource,
             limiter=core.limiter,
             metrics=core.metrics,
+            stream_class=stream_class(points),
         )
-        runner = web.ServerRunner(Server(endpoint, handler_cancellation=True), shutdown_timeout=FAREWELL_SECONDS)
+        runner = web.ServerRunner(
+            Server(cutting(points, endpoint), handler_cancellation=True), shutdown_timeout=FAREWELL_SECONDS
+        )
         await runner.setup()
         site = web.TCPSite(runner, config.host, config.port, backlog=BACKLOG)
         background = [

@@ -89,6 +89,8 @@ class Config:
     """How long calls under way may take after SIGTERM."""
     drain_pause_seconds: float = 0.0
     """How long to answer as usual after SIGTERM, while load balancers notice. On Kubernetes about 5."""
+    fault_points: str = ""
+    """A folder in which a test says where in this bridge something is to go wrong. Only in development mode."""
     log_level: str = "info"
     """debug, info, warning or error."""
     log_format: str = "json"
@@ -191,6 +193,8 @@ def _check_access(config: Config) -> None:
         read_networks(config.trusted_proxies)
     except ValueError as error:
         raise ConfigError(f"{_variable('trusted_proxies')}: {error}") from None
+    if config.fault_points and (config.issuers or not on_loopback):
+        raise ConfigError(f"{_variable('fault_points')} is for tests, and so for development mode on a loopback address alone")
     if not config.issuers:
         if not on_loopback:
             raise ConfigError(

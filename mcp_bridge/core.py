@@ -21,6 +21,7 @@ from mcp_bridge.access.yaml_lines import Problem
 from mcp_bridge.cells import Cells, Connect
 from mcp_bridge.config import Config, read_state_keys, store_tls
 from mcp_bridge.dispatch import Dispatcher
+from mcp_bridge.fault_points import interceptors, reaching_methods
 from mcp_bridge.methods.held import HeldCalls
 from mcp_bridge.methods.listen import Subscriptions
 from mcp_bridge.methods.table import LEGACY_METHODS, METHODS, make_methods
@@ -29,6 +30,7 @@ from mcp_bridge.wire.results import Results
 from mcp_bridge.wire.state import KEY_BYTES, StateKeys
 from store_service.client import TaskStore
 from store_service.client.batches import BatchMetrics
+from store_service.fault_points import FaultPoints
 
 NAME: Final = "tenure"
 
@@ -48,7 +50,12 @@ class Core:
 
 
 def make_core(
-    config: Config, registry: CollectorRegistry, *, tenant_setting: str | None, connect: Connect | None = None
+    config: Config,
+    registry: CollectorRegistry,
+    *,
+    tenant_setting: str | None,
+    connect: Connect | None = None,
+    points: FaultPoints | None = None,
 ) -> Core:
     """Reads the route file and puts everything together; nothing runs yet. `tenant_setting` names a tenant that must have
     tools.
@@ -67,7 +74,8 @@ def make_core(
     route_file = read_file(config.routes)
     routes = CurrentRoutes(read_routes(route_file))
     metrics = Metrics(registry, (*METHODS, *LEGACY_METHODS))
-    cells = Cells(routes, connect or _connection(config, registry), metrics, default_address=config.store)
+    connect = connect or _connection(config, registry, points)
+    cells = Cells(routes, connect, metrics, default_address=config.store)
     limiter = Limiter(routes.limits_of, time.monotonic)
     held = HeldCalls(cells, metrics)
     results = Results(name=NAME, version=version("tenure"))
@@ -104,7 +112,7 @@ def make_core(
         limiter=limiter,
         keys=keys,
     )
-    dispatcher = Dispatcher(methods, keys, metrics, strict_headers=config.strict_headers)
+    dispatcher = Dispatcher(reaching_methods(points, methods), keys, metrics, strict_headers=config.strict_headers)
     return Core(cells, routes, watch, held, subscriptions, limiter, metrics, dispatcher)
 
 
@@ -115,11 +123,12 @@ async def end_all(tasks: Sequence[asyncio.Task[object]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _connection(config: Config, registry: CollectorRegistry) -> Connect:
+def _connection(config: Config, registry: CollectorRegistry, points: FaultPoints | None) -> Connect:
     return partial(
         TaskStore.connect,
         tls=store_tls(config),
         retry_seconds=config.store_retry_seconds,
         batching=config.batching,
         batch_metrics=BatchMetrics(registry),
+        interceptors=interceptors(points),
     )

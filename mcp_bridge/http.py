@@ -65,8 +65,10 @@ class Endpoint:
         resource: Resource | None,
         limiter: Limiter,
         metrics: Metrics,
+        stream_class: type[EventStream] = EventStream,
     ) -> None:
         self._dispatcher = dispatcher
+        self._stream_class = stream_class
         self._guard = guard
         self._proxies = proxies
         self._authenticate = authenticate
@@ -146,7 +148,7 @@ class Endpoint:
         exchange.reply_headers = call.reply_headers
         if outbox is None:
             return result_answer(message.id, await method(call))
-        exchange.stream = EventStream(request, _STREAM_HEADERS, lasts=message.method == _LASTING)
+        exchange.stream = self._stream_class(request, _STREAM_HEADERS, lasts=message.method == _LASTING)
         return result_answer(message.id, await converse(method(call), outbox, exchange.stream))
 
     def _check_source(self, request: web.BaseRequest, headers: Headers) -> Source:

@@ -88,6 +88,8 @@ class Config:
     """Whether grpcurl and its like may read the API from the server."""
     allow_test_clock: bool = False
     """Whether a database whose clock a test has moved is served. Never in production."""
+    fault_points: str = ""
+    """A folder in which a test says where in this store something is to go wrong. Only on a loopback address."""
     log_level: str = "info"
     """debug, info, warning or error."""
     log_format: str = "json"
@@ -144,6 +146,8 @@ def _check(config: Config) -> None:
             "TENURE_STORE_TLS_CERTIFICATE and what goes with it, or bind to 127.0.0.1, or set "
             "TENURE_STORE_ALLOW_PLAINTEXT=true where only those you trust reach it"
         )
+    if config.fault_points and not _is_loopback(config.host):
+        raise ConfigError(f"{_variable('fault_points')} is for tests, and so for a loopback address alone")
     if config.log_level not in ("debug", "info", "warning", "error"):
         raise ConfigError("TENURE_LOG_LEVEL must be debug, info, warning or error")
     if config.log_format not in ("json", "console"):

@@ -19,6 +19,7 @@ from taskstore.v1 import (
     tenants_pb2_grpc,
 )
 
+from store_service.archive import fault_points as archive_points
 from store_service.archive.opening import open_destination
 from store_service.config import Config
 from store_service.db.audit import AuditRows
@@ -38,6 +39,7 @@ from store_service.db.tasks import TaskRows
 from store_service.db.tenants import TenantRows
 from store_service.db.waits import WaitRows
 from store_service.db.wakeups import Wakeups
+from store_service.fault_points import FaultPoints
 from store_service.model.limits import MESSAGE_BYTES
 from store_service.operations.audit import Audit
 from store_service.operations.budget_figures import BudgetFigures
@@ -55,6 +57,7 @@ from store_service.operations.tasks import Tasks
 from store_service.operations.tenants import Tenants
 from store_service.operations.waits import Waits
 from store_service.operations.watches import Watches
+from store_service.rpc import fault_points as reply_points
 from store_service.rpc.budgets import BudgetService
 from store_service.rpc.calls import Calls
 from store_service.rpc.encryption import server_credentials
@@ -108,6 +111,7 @@ class Store:
 
     def __init__(self, config: Config) -> None:
         self._config = config
+        self._points = FaultPoints(Path(config.fault_points)) if config.fault_points else None
         self._registry = CollectorRegistry()
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self._registry)
@@ -137,13 +141,14 @@ class Store:
         config = self._config
         await check_schema(config.dsn, allow_test_clock=config.allow_test_clock)
         async with contextlib.AsyncExitStack() as started:
-            databases = []
+            databases, points = [], self._points
             if config.cleanup:  # connections of its own, so that it takes none from calls
                 size = config.cleanup_tenants_at_once
-                databases.append(await open_database(config.dsn, size=size, registry=CollectorRegistry()))
+                databases.append(await open_database(config.dsn, size=size, registry=CollectorRegistry(), points=points))
                 started.push_async_callback(databases[0].close)
             # Last, as its figures are registered once: what cannot be reached is tried again by the same store.
-            databases.insert(0, await open_database(config.dsn, size=config.pool_size, registry=self._registry))
+            size = config.pool_size
+            databases.insert(0, await open_database(config.dsn, size=size, registry=self._registry, points=points))
             started.push_async_callback(databases[0].close)
             parts = self._put_together(databases)
             started.push_async_callback(parts.server.stop, grace=None)
@@ -184,10 +189,10 @@ class Store:
         structlog.get_logger().info("store_stopped")
 
     def _put_together(self, databases: list[Database]) -> Parts:
-        config, registry, database = self._config, self._registry, databases[0]
+        config, registry, points, database = self._config, self._registry, self._points, databases[0]
         grace_ms = int(config.cancel_grace_seconds * 1000)
-        batches = BatchMetrics(registry)
-        wakeups = Wakeups(config.dsn, registry=registry)
+        batches = BatchMetrics(registry, points=points)
+        wakeups = Wakeups(config.dsn, registry=registry, points=points)
         rows = TaskRows(database)
         budget_rows = BudgetRows(database)
         explanation_rows = ExplanationRows(database)
@@ -210,7 +215,8 @@ class Store:
         guards = _guards(config, audit)
         age_ms = round(config.max_connection_age_seconds * 1000)
         options = [*SERVER_OPTIONS, ("grpc.max_connection_age_ms", age_ms), ("grpc.max_connection_age_grace_ms", 60_000)]
-        server = grpc.aio.server(interceptors=[Calls(registry), *guards], options=options)
+        reaching = [] if points is None else [reply_points.Reaching(points)]
+        server = grpc.aio.server(interceptors=[*reaching, Calls(registry), *guards], options=options)
         servicer = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
         waits = Waits(WaitRows(database), tasks, wakeups, batches)
@@ -232,7 +238,7 @@ class Store:
         if config.reflection:
             reflection.enable_server_reflection((*SERVICE_NAMES, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
         port = _listen(server, config)
-        cleanup = _cleanup(config, databases[1], registry) if config.cleanup else None
+        cleanup = _cleanup(config, databases[1], registry, points) if config.cleanup else None
         return Parts(databases, wakeups, chores, leases, watches, cleanup, server, servicer, port)
 
     def _why_not_ready(self) -> str | None:
@@ -244,7 +250,7 @@ class Store:
         return None
 
 
-def _cleanup(config: Config, database: Database, registry: CollectorRegistry) -> Cleanup:
+def _cleanup(config: Config, database: Database, registry: CollectorRegistry, points: FaultPoints | None) -> Cleanup:
     plan = CleanupPlan(
         scan_seconds=config.cleanup_scan_seconds,
         lease_ms=round(config.cleanup_lease_seconds * 1000),
@@ -257,6 +263,8 @@ def _cleanup(config: Config, database: Database, registry: CollectorRegistry) ->
     retention, exports = Retention(RetentionRows(database), CleanupRows(database)), None
     if (archive := config.archive_settings()) is not None:
         destination = open_destination(archive)
+        if points is not None:
+            destination = archive_points.Reaching(points, destination)
         exports = Exports(retention, Purges(PurgeRows(database)), destination, principal=PRINCIPAL, registry=registry)
     return Cleanup(retention, plan, exports=exports, registry=registry)
 

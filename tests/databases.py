@@ -18,11 +18,13 @@ SELECT md5(concat_ws(';',
   (SELECT string_agg(r::text, ',') FROM pg_db_role_setting r JOIN pg_database d ON d.oid = r.setdatabase
    WHERE d.datname = current_database())))
 """
-_EMPTY: Final = """
+_HANG_UP: Final = """
+SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
+"""
+EMPTY: Final = """
 DO $$
 DECLARE name text;
 BEGIN
-  PERFORM pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid();
   FOR name IN SELECT oid::regclass FROM pg_class WHERE relnamespace = 'tenure'::regnamespace AND relkind = 'r' LOOP
     EXECUTE 'DELETE FROM ' || name;
   END LOOP;
@@ -68,7 +70,8 @@ class Databases:
         connection = await asyncpg.connect(dsn)
         is_same = await connection.fetchval(_FINGERPRINT) == self._fingerprints[dsn]
         if is_same:
-            await connection.execute(_EMPTY)
+            await connection.execute(_HANG_UP)
+            await connection.execute(EMPTY)
             self._free.append(dsn)
         await connection.close()
         if not is_same:

@@ -1,6 +1,7 @@
 """How this process is connected to the store: two kinds of channel with the same settings."""
 
 import json
+from collections.abc import Sequence
 from typing import Final
 
 import grpc
@@ -36,13 +37,18 @@ _OPTIONS: Final = (
 )
 
 
-def open_channel(address: str, tls: Tls | None = None) -> grpc.aio.Channel:
+def open_channel(
+    address: str, tls: Tls | None = None, *, interceptors: Sequence[grpc.aio.ClientInterceptor] = ()
+) -> grpc.aio.Channel:
     """A channel for the running event loop. `address` is `host:port`, or `dns:///name:port` for many stores; without `tls`
-    it is not encrypted."""
+    it is not encrypted. Calls pass through the interceptors."""
     if tls is None:
-        return grpc.aio.insecure_channel(address, options=_OPTIONS)
+        return grpc.aio.insecure_channel(address, options=_OPTIONS, interceptors=interceptors)
     options = (*_OPTIONS, *tls.options())
-    return RenewedChannel(tls, lambda credentials: grpc.aio.secure_channel(address, credentials, options=options))
+    return RenewedChannel(
+        tls,
+        lambda credentials: grpc.aio.secure_channel(address, credentials, options=options, interceptors=interceptors),
+    )
 
 
 def open_blocking_channel(address: str, tls: Tls | None = None) -> grpc.Channel:

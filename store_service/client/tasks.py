@@ -1,6 +1,6 @@
 """The client of TaskService: create tasks, read them, watch them, wish their end."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -61,11 +61,13 @@ class TaskStore:
         retry_seconds: float | None = None,
         batching: bool = True,
         batch_metrics: BatchMetrics | None = None,
+        interceptors: Sequence[grpc.aio.ClientInterceptor] = (),
     ) -> Self:
         """A client for the running event loop, its figures in `batch_metrics`, which clients may share. It connects at the
         first call, and again whenever it must. Without `tls` the connection is not encrypted, and the store asks nobody who
         he is."""
-        return cls(open_channel(address, tls), retry_seconds=retry_seconds, batching=batching, batch_metrics=batch_metrics)
+        channel = open_channel(address, tls, interceptors=interceptors)
+        return cls(channel, retry_seconds=retry_seconds, batching=batching, batch_metrics=batch_metrics)
 
     async def close(self) -> None:
         """Gives the connection back. Calls under way end with an error."""

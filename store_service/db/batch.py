@@ -14,7 +14,9 @@ import asyncpg
 import structlog
 from prometheus_client import CollectorRegistry, Histogram
 
+from store_service.db.fault_points import reaching_batch
 from store_service.db.pool import Locked
+from store_service.fault_points import FaultPoints
 from store_service.model.limits import ANSWER_BYTES, BATCH_ITEMS
 from store_service.model.refusals import Reason, Refusal
 
@@ -29,9 +31,10 @@ PART_SECONDS: Final = 1.0
 
 
 class BatchMetrics:
-    """How large the batches are, by operation."""
+    """How large the batches are, by operation; and, in tests, the points that each reaches."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, *, points: FaultPoints | None = None) -> None:
+        self.points = points
         self.items = Histogram(
             "tenure_store_batch_items", "Items in one statement.", ["operation"], registry=registry,
             buckets=(1, 2, 5, 10, 25, 50, 100, 250, 500),
@@ -67,7 +70,7 @@ class Batcher(Generic[Item, Outcome]):
         waits_for_rows: bool = True,
     ) -> None:
         self._name = name
-        self._run = run
+        self._run: Run[Item, Outcome] = reaching_batch(metrics.points, name, run)
         self._tenant = tenant
         self._key = key
         self._size = size

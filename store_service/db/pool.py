@@ -10,7 +10,9 @@ import asyncpg
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
+from store_service.db.fault_points import connection_class
 from store_service.db.leaving import to_its_end
+from store_service.fault_points import FaultPoints
 from store_service.model.refusals import Reason, Refusal
 
 SETTINGS = {
@@ -181,7 +183,13 @@ def _only_one(first: Any) -> str | None:
 
 
 async def open_database(
-    dsn: str, *, size: int, registry: CollectorRegistry, acquire_seconds: float = 5.0, connect_seconds: float = 10.0
+    dsn: str,
+    *,
+    size: int,
+    registry: CollectorRegistry,
+    acquire_seconds: float = 5.0,
+    connect_seconds: float = 10.0,
+    points: FaultPoints | None = None,
 ) -> Database:
     """Opens a pool of at most `size` connections. Raises STORAGE_UNAVAILABLE when the database cannot be reached."""
     try:
@@ -193,6 +201,7 @@ async def open_database(
             command_timeout=20,
             max_inactive_connection_lifetime=300,
             reset=_keep,
+            connection_class=connection_class(points),
             server_settings=SETTINGS,
         )
     except (*_LOST, *_NOT_APPLIED):

@@ -20,9 +20,11 @@ import asyncpg
 import structlog
 from prometheus_client import CollectorRegistry, Gauge
 
+from store_service.db.fault_points import connection_class
 from store_service.db.followers import Follower, Followers
 from store_service.db.leaving import to_its_end
 from store_service.db.queries import Queries
+from store_service.fault_points import FaultPoints
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -96,8 +98,16 @@ class Waiter:
 class Wakeups:
     """Who waits for what, in this process, and the one connection that hints travel by."""
 
-    def __init__(self, dsn: str, *, registry: CollectorRegistry, seconds_now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        registry: CollectorRegistry,
+        seconds_now: Callable[[], float] = time.monotonic,
+        points: FaultPoints | None = None,
+    ) -> None:
         self._dsn = dsn
+        self._connection_class = connection_class(points)
         self._seconds_now = seconds_now
         queries = Queries("chores.sql")
         self._notify = queries["notify"]
@@ -210,6 +220,7 @@ class Wakeups:
                     self._dsn,
                     timeout=10,
                     command_timeout=_ANSWER_SECONDS,
+                    connection_class=self._connection_class,
                     server_settings={"application_name": "tenure-wakeups"},
                 )
             except _LOST:

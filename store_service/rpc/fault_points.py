@@ -1,0 +1,65 @@
+"""The points before a reply: all was done, and the caller does not hear of it. See `store_service/fault_points.py`."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+from typing import Any, Final
+
+import grpc
+
+from store_service.fault_points import FaultError, FaultPoints
+from store_service.rpc.handlers import Stream, Unary, wrap
+from store_service.rpc.rules import RULES
+
+STREAMS: Final = frozenset({"WatchTasks", "WatchLeases"})
+CHANGES: Final = frozenset(
+    method
+    for rules in RULES.values()
+    for method in rules
+    if not method.startswith(("Get", "Find", "List", "Load", "Explain", "Watch"))
+)
+"""The methods that change something."""
+POINTS: Final = frozenset(
+    {f"store.{method}.before_reply" for method in CHANGES} | {f"store.{method}.before_message" for method in STREAMS}
+)
+
+
+class Reaching(grpc.aio.ServerInterceptor):
+    """Reaches a point before each reply. The caller of one that fails there sees its connection break."""
+
+    def __init__(self, points: FaultPoints) -> None:
+        self._points = points
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        """See `grpc.aio.ServerInterceptor`."""
+        handler = await continuation(handler_call_details)
+        method = handler_call_details.method.rpartition("/")[2]
+        if handler is None or method not in CHANGES | STREAMS:
+            return handler
+        unary, stream = partial(self._unary, method), partial(self._stream, method)
+        return wrap(handler, unary=unary, stream=stream, read=handler.request_deserializer)
+
+    def _unary(self, method: str, inner: Unary) -> Unary:
+        async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+            answer = await inner(request, context)
+            await self._reach(f"store.{method}.before_reply", context)
+            return answer
+
+        return call
+
+    def _stream(self, method: str, inner: Stream) -> Stream:
+        async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
+            async for answer in inner(request, context):
+                await self._reach(f"store.{method}.before_message", context)
+                yield answer
+
+        return call
+
+    async def _reach(self, point: str, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        try:
+            await self._points.reach(point)
+        except FaultError:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "the connection broke")
