@@ -86,9 +86,7 @@ async def _stretches(
     callers = [Caller(f"caller-{number}", shared, seed, apis) for number in range(plan.callers)]
     lessees = [Lessee(f"lessee-{number}", shared, seed, apis) for number in range(plan.lessees)]
     for number in range(plan.brisk_clients):
-        callers.append(
-            Caller(f"brisk-caller-{number}", shared, seed, apis, eagerness=0.75, workflows=("raw",), most_at_once=100)
-        )
+        callers.append(Caller(f"brisk-caller-{number}", shared, seed, apis, eagerness=0.75, workflows=("raw",), most_at_once=8))
         lessees.append(Lessee(f"brisk-lessee-{number}", shared, seed, apis, is_tidy=True))
     speakers = [McpClient(f"mcp-{number}", shared, seed, world.bridge_ports) for number in range(plan.mcp_clients)]
     operator = Operator("operator", shared, seed, apis)
