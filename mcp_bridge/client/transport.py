@@ -18,7 +18,7 @@ from mcp_bridge.client.errors import ProtocolFailure, TransportError
 from mcp_bridge.client.event_stream import EventReader, EventStreamError
 from mcp_bridge.client.headers import request_headers
 from mcp_bridge.client.policy import Policy
-from mcp_bridge.wire.failures import UNSUPPORTED_VERSION
+from mcp_bridge.wire.failures import UNAVAILABLE, UNSUPPORTED_VERSION
 from mcp_bridge.wire.headers import EVENT_STREAM, JSON
 from mcp_bridge.wire.mcp import CLIENT_CAPABILITIES, PROTOCOL_VERSION, VERSION
 from mcp_bridge.wire.mirrored import Mirrored
@@ -174,6 +174,8 @@ class Transport:
             ):
                 async for message in messages:
                     if message.method is None:
+                        if message.error is not None and message.error.code == UNAVAILABLE:  # after a stream had begun
+                            raise _Repeatable(_failure(message.error, 200), may_be_done=True)
                         return _result(message, 200)
                     if request.on_notification is not None:
                         request.on_notification(message)

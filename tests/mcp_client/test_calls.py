@@ -133,7 +133,8 @@ async def test_progress_of_a_held_call_is_told_in_order(fake: FakeServer) -> Non
     assert call.params["_meta"]["progressToken"] == call.id
 
 
-@pytest.mark.parametrize("lost", [cut, stream(), gateway(503), gateway(502), error(50300, "away", status=503, Retry_After="0")])
+@pytest.mark.parametrize("lost", [cut, stream(), gateway(503), gateway(502), error(50300, "away", status=503, Retry_After="0"),
+                                  error(50300, "away")])  # fmt: skip
 async def test_only_a_call_with_a_key_is_repeated_when_its_answer_was_lost(fake: FakeServer, lost: Answer) -> None:
     async with TaskClient(fake.url, policy=QUICK) as client:
         fake.answers["tools/call"] = [lost, text("done")]
