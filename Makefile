@@ -55,6 +55,10 @@ test: install ## run the tests, three files at a time (ARGS='-k name', SIDE_BY_S
 test-unbatched: install ## run the tests with clients and workers that send each call by itself (ARGS='tests/client')
 	@$(BIN)/pytest --without-batching $(ARGS)
 
+.PHONY: test-pgbouncer
+test-pgbouncer: install ## run the store's tests through a PgBouncer in transaction mode, five connections for each database
+	@PGBOUNCER_ROUNDS=$${PGBOUNCER_ROUNDS:-10000} $(BIN)/pytest --through-pgbouncer $${TESTS:-tests/store tests/security/store tests/retention} $(ARGS)
+
 .PHONY: plans
 plans: install ## print the plans of the hot statements where many tasks wait (TASKS=1000000 TENANTS=10000)
 	@$(BIN)/python -m tests.store.plans

@@ -20,6 +20,8 @@ class Config:
 
     dsn: str
     """Where Postgres is: `postgresql://user:password@host:port/database`. A direct address: LISTEN needs one."""
+    pooled_dsn: str = ""
+    """The same database behind a PgBouncer in transaction mode, for all but LISTEN and migrations; none if it is empty."""
     host: str = "127.0.0.1"
     """The address that gRPC listens on. Only a loopback one without `allow_plaintext`."""
     port: int = 7233

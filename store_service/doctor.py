@@ -62,7 +62,10 @@ def judge_database(facts: DatabaseFacts, *, pool_size: int) -> Iterator[Finding]
         yield well("clock", "within a second of the database's")
 
     if facts.hints_trouble is not None:
-        cure = "name the database itself, as behind a pool in transaction mode nobody hears; meanwhile work waits up to 5 s"
+        cure = (
+            "name the database itself in TENURE_STORE_DSN, and a PgBouncer in transaction mode, behind which nobody hears, in "
+            "TENURE_STORE_POOLED_DSN; meanwhile work waits up to 5 s"
+        )
         yield wrong("hints", facts.hints_trouble, cure)
     else:
         yield well("hints", "LISTEN and NOTIFY work")

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -142,13 +143,13 @@ class Store:
         await check_schema(config.dsn, allow_test_clock=config.allow_test_clock)
         async with contextlib.AsyncExitStack() as started:
             databases, points = [], self._points
+            address, is_shared = config.pooled_dsn or config.dsn, bool(config.pooled_dsn)
+            open_pool = functools.partial(open_database, address, is_shared=is_shared, points=points)
             if config.cleanup:  # connections of its own, so that it takes none from calls
-                size = config.cleanup_tenants_at_once
-                databases.append(await open_database(config.dsn, size=size, registry=CollectorRegistry(), points=points))
+                databases.append(await open_pool(size=config.cleanup_tenants_at_once, registry=CollectorRegistry()))
                 started.push_async_callback(databases[0].close)
             # Last, as its figures are registered once: what cannot be reached is tried again by the same store.
-            size = config.pool_size
-            databases.insert(0, await open_database(config.dsn, size=size, registry=self._registry, points=points))
+            databases.insert(0, await open_pool(size=config.pool_size, registry=self._registry))
             started.push_async_callback(databases[0].close)
             parts = self._put_together(databases)
             started.push_async_callback(parts.server.stop, grace=None)

@@ -23,11 +23,14 @@ from taskstore.v1 import (
 from mcp_bridge.config import Config as BridgeConfig
 from store_service.client import TaskStore, Worker
 from store_service.config import Config
+from store_service.db import pool
 from store_service.db.migrate import migrate
 from store_service.embedded import EmbeddedPostgres
 from store_service.model.limits import MESSAGE_BYTES
 from store_service.server import Store
 from tests.databases import Databases, database_at
+from tests.pair import free_ports
+from tests.pgbouncer import PgBouncer
 
 MOVABLE_CLOCK = """
 CREATE SCHEMA clock;
@@ -41,8 +44,9 @@ CREATE OR REPLACE FUNCTION tenure.task_now() RETURNS timestamptz LANGUAGE sql VO
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--without-batching`: clients and workers send each call by itself. What holds with batches holds without."""
+    """What holds with batches holds without, and what holds at Postgres itself holds behind a PgBouncer."""
     parser.addoption("--without-batching", action="store_true", help="clients and workers send each call by itself")
+    parser.addoption("--through-pgbouncer", action="store_true", help="stores reach Postgres through PgBouncer")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -78,6 +82,29 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostg
     with EmbeddedPostgres(tmp_path_factory.mktemp("postgres"), durable=False, settings=settings) as server:
         asyncio.run(_make_template(server.dsn))
         yield server
+
+
+@pytest.fixture(scope="session", autouse=True)
+def pgbouncer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """With `--through-pgbouncer`, one in transaction mode between every store of the tests and its database."""
+    if not request.config.getoption("--through-pgbouncer"):
+        yield
+        return
+    dsn = request.getfixturevalue("postgres").dsn
+    folder = tmp_path_factory.mktemp("pgbouncer")
+    for each in (folder, *folder.parents[:2]):
+        each.chmod(0o755)  # it runs as another account
+    bouncer = PgBouncer(folder, dsn, port=free_ports(1)[0])
+
+    async def through(dsn: str, **fields: Any) -> pool.Database:
+        return await direct(bouncer.dsn(dsn), **{**fields, "is_shared": True})
+
+    direct = pool.open_database
+    asyncio.run(bouncer.start())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("store_service.server.open_database", through)
+        yield
+    bouncer.stop()
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, sto
 
 from store_service.db.fault_points import connection_class
 from store_service.db.leaving import to_its_end
+from store_service.db.queries import Queries
 from store_service.fault_points import FaultPoints
 from store_service.model.refusals import Reason, Refusal
 
@@ -73,10 +74,17 @@ class Database:
     way when the connection went. Serialization failures and deadlocks are tried again up to five times. A caller that is
     cancelled loses the answer; the statement runs to its end, since the driver cancels by another connection, and may then meet
     an answer that it has no state for.
+
+    Behind a PgBouncer in transaction mode a session belongs to nobody for longer than a transaction. So each statement is one
+    that is begun and ended, sets locally what the session would have, and is not prepared under a name.
     """
 
-    def __init__(self, pool: asyncpg.Pool, *, acquire_seconds: float, registry: CollectorRegistry) -> None:
+    def __init__(
+        self, pool: asyncpg.Pool, *, acquire_seconds: float, registry: CollectorRegistry, is_shared: bool = False
+    ) -> None:
         self._pool = pool
+        self._is_shared = is_shared
+        self._set_locally = Queries("pool.sql")["set_locally"]
         self._shares: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self._acquire_seconds = acquire_seconds
         self._waits = Histogram(
@@ -155,8 +163,7 @@ class Database:
                 raise Refusal(Reason.STORAGE_UNAVAILABLE) from None
         broken = False
         try:
-            rows: list[asyncpg.Record] = await connection.fetch(query, *arguments)
-            return rows
+            return await self._fetch(connection, query, arguments)
         except asyncpg.LockNotAvailableError:
             raise Locked from None
         except _NOT_APPLIED as error:
@@ -170,6 +177,16 @@ class Database:
                 with contextlib.suppress(asyncpg.InterfaceError):  # the pool may have seen its end before us
                     connection.terminate()
             await self._pool.release(connection)
+
+    async def _fetch(self, connection: asyncpg.Connection, query: str, arguments: Sequence[Any]) -> list[asyncpg.Record]:
+        rows: list[asyncpg.Record]
+        if self._is_shared:
+            async with connection.transaction():
+                await connection.execute(self._set_locally, list(SETTINGS), list(SETTINGS.values()))
+                rows = await connection.fetch(query, *arguments)
+        else:
+            rows = await connection.fetch(query, *arguments)
+        return rows
 
     def _count_contention(self, _: RetryCallState) -> None:
         self._contended.inc()
@@ -187,11 +204,14 @@ async def open_database(
     *,
     size: int,
     registry: CollectorRegistry,
+    is_shared: bool = False,
     acquire_seconds: float = 5.0,
     connect_seconds: float = 10.0,
     points: FaultPoints | None = None,
 ) -> Database:
-    """Opens a pool of at most `size` connections. Raises STORAGE_UNAVAILABLE when the database cannot be reached."""
+    """Opens a pool of at most `size` connections; `is_shared` where the address is a PgBouncer's, in transaction mode. Raises
+    STORAGE_UNAVAILABLE when the database cannot be reached."""
+    settings = {"application_name": SETTINGS["application_name"]} if is_shared else SETTINGS
     try:
         pool = await asyncpg.create_pool(
             dsn,
@@ -202,11 +222,12 @@ async def open_database(
             max_inactive_connection_lifetime=300,
             reset=_keep,
             connection_class=connection_class(points),
-            server_settings=SETTINGS,
+            server_settings=settings,
+            statement_cache_size=0 if is_shared else 100,
         )
     except (*_LOST, *_NOT_APPLIED):
         raise Refusal(Reason.STORAGE_UNAVAILABLE) from None
-    return Database(pool, acquire_seconds=acquire_seconds, registry=registry)
+    return Database(pool, acquire_seconds=acquire_seconds, registry=registry, is_shared=is_shared)
 
 
 async def _keep(_: asyncpg.Connection) -> None:
