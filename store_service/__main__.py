@@ -91,22 +91,32 @@ async def _serve(config: Config) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     store = Store(config)
+    starting, stopping = asyncio.create_task(_start(store)), asyncio.create_task(stop.wait())
+    await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():  # whatever it waits for
+        starting.cancel()
+        await asyncio.wait((starting,))
+        return 0
+    await starting
+    settle_garbage()
+    await stopping
+    await store.stop()
+    return 0
+
+
+async def _start(store: Store) -> None:
+    """Starts it, as soon as there is a database, within bounds."""
+    loop = asyncio.get_running_loop()
     until = loop.time() + START_SECONDS
-    while not stop.is_set():
+    while True:
         try:
             await store.start()
-            break
+            return
         except (Refusal, ConnectionError, TimeoutError) as error:
             if loop.time() > until:
                 raise
             structlog.get_logger().warning("waiting_for_database", error=str(error))
             await asyncio.sleep(1)
-    else:
-        return 0
-    settle_garbage()
-    await stop.wait()
-    await store.stop()
-    return 0
 
 
 async def _migrate(config: Config) -> int:

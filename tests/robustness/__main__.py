@@ -21,10 +21,11 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, help="how long there are faults; the plan's own when left out")
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--folder", type=Path, default=ROOT / ".tenure" / "robustness")
+    parser.add_argument("--pgbouncer", action="store_true", help="with a PgBouncer in the way, which is restarted as well")
     parser.add_argument("--keep", action="store_true", help="keep the database's files too")
     asked = parser.parse_args()
     seed = random.SystemRandom().randrange(2**31) if asked.seed is None else asked.seed
-    plan = PLANS[asked.plan]
+    plan = PLANS[asked.plan].behind_pgbouncer() if asked.pgbouncer else PLANS[asked.plan]
     seconds = asked.seconds or plan.seconds
     return asyncio.run(_stoppable(run(plan, seed=seed, seconds=seconds, root=asked.folder, keep=asked.keep)))
 

@@ -15,7 +15,7 @@ from store_service.db.migrate import keep_epoch
 from tests.robustness.history import now_us
 from tests.robustness.postgres import make_replica
 from tests.robustness.proxy import Mode
-from tests.robustness.surroundings import CLOCKS, CODE, DISK, POOL, ROLL, Surroundings
+from tests.robustness.surroundings import BOUNCER, CLOCKS, CODE, DISK, POOL, ROLL, Surroundings
 from tests.robustness.world import BRIDGES, LEASE_SECONDS, STORES, WORKERS, World
 
 KILLS: Final = ("kill worker", "kill store", "kill bridge")
@@ -75,6 +75,8 @@ def _details(draw: random.Random, kind: str) -> tuple[str, str, float]:
         return draw.choice(list(CUTS)), draw.choice(ways), draw.uniform(0.3, 5.0)
     if kind == "clock":
         return draw.choice(list(CLOCKS)), draw.choice((*STORES, *BRIDGES, *WORKERS)), draw.uniform(3.0, 15.0)
+    if kind == BOUNCER:
+        return kind, "pgbouncer", draw.uniform(0.0, 3.0)
     if kind in ("backends", "locks", "snapshot", POOL, DISK, "listen"):
         return kind, "postgres", draw.uniform(1.0, 8.0)
     return kind, "postgres", 0
@@ -141,6 +143,8 @@ class Nemesis:
             await self._surroundings.shift_clock(fault.target, fault.kind, fault.seconds)
         elif fault.kind == CODE:
             await self._surroundings.never_yield()
+        elif fault.kind == BOUNCER:
+            await self._surroundings.restart_pgbouncer(fault.seconds)
         elif fault.kind == ROLL:
             await self._surroundings.roll()
         else:
@@ -154,6 +158,8 @@ class Nemesis:
 
     async def _cut(self, fault: Fault) -> None:
         proxy = self._world.proxies[fault.target]
+        if self._world.pgbouncer is not None and fault.target.endswith(">postgres"):
+            proxy = self._world.proxies[fault.target.replace("postgres", "pgbouncer")]  # the way of all but hints
         proxy.set(CUTS[fault.kind])
         try:
             await asyncio.sleep(fault.seconds)
@@ -222,10 +228,10 @@ class Nemesis:
         await keep_epoch(replica.dsn())  # nothing is lost
         world.postgres = replica
         shutil.rmtree(old.folder, ignore_errors=True)
-        for name in STORES:
-            proxy = world.proxies[f"{name}>postgres"]
-            proxy.upstream = port
-            proxy.cut()
+        for name, proxy in world.proxies.items():
+            if name.endswith(">postgres"):
+                proxy.upstream = port
+                proxy.cut()
 
 
 def as_json(plan: list[Fault]) -> list[dict[str, Any]]:

@@ -1,11 +1,11 @@
 """How much of what goes wrong in a run of which length."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from tests.robustness.nemesis import CRASH, FAILOVER
-from tests.robustness.surroundings import CODE, DISK, POOL, ROLL
+from tests.robustness.surroundings import BOUNCER, CODE, DISK, POOL, ROLL
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +30,10 @@ class Plan:
     """Faults go on so long, then all must come to rest."""
     hard: Mapping[str, int]
     """What the report must show to be taken for such a run, in `seconds`: operations, tasks, kills, pauses, cuts, ..."""
+
+    def behind_pgbouncer(self) -> "Plan":
+        """The same, with a PgBouncer between stores and Postgres, which is restarted as well."""
+        return replace(self, faults={**self.faults, BOUNCER: max(3, round(self.seconds / 180))})
 
     def scaled(self, seconds: float) -> dict[str, int]:
         """The faults of a run of this length: at least one of each kind."""

@@ -25,7 +25,7 @@ from tests.robustness.evidence import keep_evidence, read_evidence
 from tests.robustness.history import History
 from tests.robustness.nemesis import CRASH, CUTS, FAILOVER, KILLS, PAUSES, Nemesis, as_json, draw_plan
 from tests.robustness.plans import Plan
-from tests.robustness.surroundings import CLOCKS, CODE, DISK, POOL, ROLL, Surroundings
+from tests.robustness.surroundings import BOUNCER, CLOCKS, CODE, DISK, POOL, ROLL, Surroundings
 from tests.robustness.world import World, descriptors, resident_bytes
 
 QUIET_SECONDS: Final = 120.0
@@ -44,7 +44,7 @@ async def run(plan: Plan, *, seed: int, seconds: float, root: Path, keep: bool) 
     print(f"seed {seed}, {seconds:g} s, {folder}", flush=True)
     began = time.monotonic()
     history: History | None = None
-    async with World(folder, small_disk=DISK in plan.faults) as world:
+    async with World(folder, small_disk=DISK in plan.faults, pgbouncer=BOUNCER in plan.faults) as world:
         history = History(folder / "history.jsonl")
         shared = Shared(history, plan.pace_per_second, plan.most_tasks)
         nemesis = Nemesis(world, Surroundings(world, shared))

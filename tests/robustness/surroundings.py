@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import signal
 from typing import Final
 
 import asyncpg
@@ -14,11 +15,11 @@ POOL: Final = "hog connections"
 CODE: Final = "code that never yields"
 DISK: Final = "full disk"
 ROLL: Final = "rolling restart"
+BOUNCER: Final = "restart pgbouncer"
 CLOCKS: Final = {
     "clock +1 h": "+3600", "clock -1 h": "-3600", "clock -1 day": "-86400", "clock 2040": "@2040-01-01 00:00:00",
 }  # fmt: skip
 """The clock of a process that is started anew, as libfaketime is told it."""
-KINDS: Final = (POOL, CODE, DISK, ROLL, *CLOCKS)
 _SLOTS: Final = 120
 _PATIENCE_SECONDS: Final = 120.0
 _TERMINATE: Final = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'tenure-store'"
@@ -30,6 +31,7 @@ class Surroundings:
     def __init__(self, world: World, shared: Shared) -> None:
         self._world = world
         self._shared = shared
+        self._bouncing = asyncio.Lock()
 
     async def hog_connections(self, seconds: float) -> None:
         """Holds every connection that Postgres gives but one, also those that the stores had: they fight for that one."""
@@ -73,6 +75,15 @@ class Surroundings:
         finally:
             part.clock = {}
             self._world.terminate(part)
+
+    async def restart_pgbouncer(self, seconds: float) -> None:
+        """Ends it with all its connections, half of the times with SIGKILL, and starts it again after a while."""
+        bouncer = self._world.pgbouncer
+        assert bouncer is not None
+        async with self._bouncing:
+            await asyncio.to_thread(bouncer.stop, signal.SIGKILL if seconds < 1.5 else signal.SIGTERM)
+            await asyncio.sleep(seconds)
+            await bouncer.start()
 
     async def fill_disk(self, seconds: float) -> None:
         """Leaves no room where the database lies, for a while; Postgres is started again if that ended it."""

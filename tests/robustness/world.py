@@ -14,6 +14,7 @@ from taskstore.v1 import budgets_pb2, budgets_pb2_grpc, tenants_pb2, tenants_pb2
 
 from store_service.client.channel import open_channel
 from tests.pair import PairError, Process, free_ports
+from tests.pgbouncer import PgBouncer
 from tests.robustness.disk import SmallDisk
 from tests.robustness.ledger import Ledger
 from tests.robustness.postgres import Server, make_primary
@@ -61,13 +62,18 @@ class Part:
 class World:
     """Everything of one run, in one folder. Use it as an async context."""
 
-    def __init__(self, folder: Path, *, small_disk: bool = False) -> None:
+    def __init__(
+        self, folder: Path, *, workers: Sequence[str] = WORKERS, small_disk: bool = False, drain_seconds: int = 3,
+        pgbouncer: bool = False,
+    ) -> None:  # fmt: skip
         self.folder = folder
         folder.mkdir(parents=True)
         (folder / "archive").mkdir()
         self.disk = SmallDisk.mount(folder / "postgres", _DISK_MIB) if small_disk else None
         self.clock_library = next((str(path) for path in sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))), None)
-        ports = iter(free_ports(44))
+        self._workers = workers
+        self._drain_seconds = drain_seconds
+        ports = iter(free_ports(50))
         self.postgres_port = next(ports)
         self.replica_ports = [next(ports) for _ in range(12)]
         self.ledger_port = next(ports)
@@ -81,6 +87,14 @@ class World:
             for side in ("workers", "bridges", "clients"):
                 proxy = f"{side}>{name}"
                 self.proxies[proxy] = Proxy(proxy, listen=next(ports), upstream=store_ports[number])
+        self.pgbouncer: PgBouncer | None = None
+        if pgbouncer:
+            self.proxies["pgbouncer>postgres"] = Proxy("pgbouncer>postgres", listen=next(ports), upstream=self.postgres_port)
+            self._pgbouncer_port = next(ports)
+            for name in STORES:
+                proxy = f"{name}>pgbouncer"
+                self.proxies[proxy] = Proxy(proxy, listen=next(ports), upstream=self._pgbouncer_port)
+        self._is_pooled = pgbouncer
         self._store_ports = store_ports
         self._admin_ports = [next(ports) for _ in STORES]
         self.bridge_ports = [next(ports) for _ in BRIDGES]
@@ -117,6 +131,12 @@ class World:
         for proxy in self.proxies.values():
             await proxy.start()
         await self.ledger.start()
+        if self._is_pooled:
+            upstream = self.proxies["pgbouncer>postgres"].listen
+            self.pgbouncer = PgBouncer(
+                self.folder / "pgbouncer", self.postgres.dsn(), port=self._pgbouncer_port, upstream=upstream, size=8
+            )  # fmt: skip
+            await self.pgbouncer.start()
         self._describe()
         for part in self.parts.values():
             self.start(part)
@@ -132,6 +152,8 @@ class World:
         for proxy in self.proxies.values():
             await proxy.stop()
         await self.ledger.stop()
+        if self.pgbouncer is not None:
+            await asyncio.to_thread(self.pgbouncer.stop)
         if hasattr(self, "postgres"):
             await self.postgres.stop(immediate=False)
         if self.disk is not None:
@@ -198,24 +220,28 @@ class World:
             environment = {
                 "TENURE_STORE_DSN": dsn, "TENURE_STORE_PORT": str(self._store_ports[number]),
                 "TENURE_STORE_ADMIN_PORT": str(self._admin_ports[number]), "TENURE_STORE_CANCEL_GRACE_SECONDS": "5",
-                "TENURE_STORE_MAX_CRASHES": "100", "TENURE_STORE_DRAIN_SECONDS": "3", "TENURE_LOG_LEVEL": "warning",
+                "TENURE_STORE_MAX_CRASHES": "100", "TENURE_STORE_DRAIN_SECONDS": str(self._drain_seconds),
+                "TENURE_LOG_LEVEL": "warning",
                 "TENURE_STORE_MAX_CONNECTION_AGE_SECONDS": "20", "TENURE_STORE_CLEANUP": "true",
                 "TENURE_STORE_CLEANUP_SCAN_SECONDS": "1", "TENURE_STORE_CLEANUP_LEASE_SECONDS": "5",
                 "TENURE_STORE_CLEANUP_TENANTS_AT_ONCE": "2", "TENURE_STORE_ARCHIVE": str(self.folder / "archive"),
             }  # fmt: skip
+            if self._is_pooled:
+                environment["TENURE_STORE_POOLED_DSN"] = self.postgres.dsn(self.proxies[f"{name}>pgbouncer"].listen)
             self.parts[name] = Part(name, ["-m", "store_service", "serve"], environment, self._admin_ports[number])
         for number, name in enumerate(BRIDGES):
             environment = {
                 "TENURE_BRIDGE_PORT": str(self.bridge_ports[number]), "TENURE_BRIDGE_ROUTES": str(HERE / "routes.yaml"),
-                "TENURE_BRIDGE_ADMIN_PORT": str(self._bridge_admin_ports[number]), "TENURE_BRIDGE_DRAIN_SECONDS": "3",
+                "TENURE_BRIDGE_ADMIN_PORT": str(self._bridge_admin_ports[number]),
+                "TENURE_BRIDGE_DRAIN_SECONDS": str(self._drain_seconds),
                 "TENURE_BRIDGE_STORE": self.address("bridges"), "TENURE_LOG_LEVEL": "warning",
                 "TENURE_BRIDGE_STATE_KEYS": "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=",
             }  # fmt: skip
             self.parts[name] = Part(name, ["-m", "mcp_bridge", "serve"], environment, self._bridge_admin_ports[number])
-        for name in WORKERS:
+        for name in self._workers:
             arguments = [
                 "-m", "tests.robustness.programs.worker", self.address("workers"), f"{name}.{{start}}-l{LEASE_SECONDS * 1000}",
-                str(self.ledger_port), str(LEASE_SECONDS),
+                str(self.ledger_port), str(LEASE_SECONDS), str(self._drain_seconds),
             ]  # fmt: skip
             self.parts[name] = Part(name, arguments, {})
 

@@ -1,4 +1,4 @@
-"""A worker of a run: python -m tests.robustness.programs.worker STORE WORKER_ID LEDGER_PORT LEASE_SECONDS
+"""A worker of a run: python -m tests.robustness.programs.worker STORE WORKER_ID LEDGER_PORT LEASE_SECONDS DRAIN_SECONDS
 
 Its steps write to the ledger outside before they are saved, so that what was done can be held against what was accepted.
 """
@@ -18,11 +18,12 @@ RETRY: Final = RetryPolicy(max_attempts=6, initial_backoff_seconds=0.05, max_bac
 
 def main() -> None:
     """Works until SIGTERM."""
-    store, worker_id, ledger_port, lease_seconds = sys.argv[1:]
+    store, worker_id, ledger_port, lease_seconds, drain_seconds = sys.argv[1:]
     configure_logs(level="warning")
     ledger = LedgerClient(int(ledger_port))
     worker = Worker(
-        store, concurrency=CONCURRENCY, worker_id=worker_id, lease_seconds=float(lease_seconds), drain_seconds=3
+        store, concurrency=CONCURRENCY, worker_id=worker_id, lease_seconds=float(lease_seconds),
+        drain_seconds=float(drain_seconds),
     )  # fmt: skip
 
     async def effect(ctx: Context, name: str, tokens: int = 0) -> dict[str, Any]:
