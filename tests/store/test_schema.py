@@ -2,17 +2,25 @@
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator
+import re
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
 import asyncpg
 import pytest
+from taskstore.v1 import types_pb2
 
 import store_service
-from store_service.db.migrate import SchemaError, bump_epoch, check_schema, list_migrations, migrate
+from store_service.config import Config
+from store_service.db.migrate import Migration, SchemaError, bump_epoch, check_schema, list_migrations, migrate
+from store_service.db.queries import Queries
 from store_service.embedded import EmbeddedPostgres
+from store_service.server import Store
+from tests.conftest import open_stubs
+from tests.store.builders import complete, create, create_and_lease, get, heartbeat, lease
 
 ADD = "INSERT INTO public.tenure_migration (number, phase, name) VALUES ($1, $2, 'later')"
 MIGRATIONS: Final = Path(str(store_service.__file__)).with_name("db") / "migrations"
@@ -134,6 +142,49 @@ async def test_the_schema_of_the_version_that_comes_next_is_served(dsn: str, dat
     await database.execute(ADD, 9_000, "pre")
     await check_schema(dsn, allow_test_clock=True)
     assert await migrate(dsn) == []
+
+
+@contextmanager
+def holding_back(newest: Migration, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The version before: it does not know the newest migration, nor anybody's rights to what that makes."""
+    older = [migration for migration in list_migrations() if migration != newest]
+    made = "|".join(re.findall(r"CREATE (?:TABLE|VIEW) (tenure\.\w+)", newest.sql)) or "$^"
+    rights = {name: re.sub(rf",\s*(?:{made})\b", "", text) for name, text in Queries("roles.sql").items()}
+    with monkeypatch.context() as before:
+        before.setattr("store_service.db.migrate.list_migrations", lambda: older)
+        before.setattr("store_service.db.roles.Queries", lambda _: rights)
+        yield
+
+
+async def test_the_version_before_serves_on_while_the_schema_is_migrated_and_beside_the_next(
+    empty_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newest = list_migrations()[-1]
+    assert newest.phase == "pre", "a `post` step comes when the version before has left"
+    config = Config(dsn=empty_dsn, port=0, admin_port=0, drain_seconds=2)
+    before, after = Store(config), Store(config)
+    with holding_back(newest, monkeypatch):
+        await migrate(empty_dsn)
+        await before.start()
+    with pytest.raises(SchemaError, match=r"lacks 1 migrations; run `tenure-store migrate`"):
+        await after.start()
+    async with open_stubs(before) as old:
+        running = await create_and_lease(old)
+        made, applied = await asyncio.gather(asyncio.gather(*(create(old) for _ in range(50))), migrate(empty_dsn))
+        assert applied == [newest]
+        await after.start()
+        async with open_stubs(after) as new:
+            await new.leases.HeartbeatTask(heartbeat(running.lease))
+            for store in (old, new):
+                taken = await lease(store, limit=1)
+                await (new if store is old else old).leases.CompleteTask(complete(taken.lease))
+            await old.leases.CompleteTask(complete(running.lease))
+            states = [(await get(new, task.task_id)).state for task in made]
+            assert states.count(types_pb2.TASK_STATE_COMPLETED) == 2
+        with holding_back(newest, monkeypatch):  # it may be started anew, too
+            await check_schema(empty_dsn, allow_test_clock=False)
+    await before.stop()
+    await after.stop()
 
 
 async def test_a_schema_that_lost_something_since_is_refused(dsn: str, database: asyncpg.Connection) -> None:
