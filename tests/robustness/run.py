@@ -13,6 +13,7 @@ from typing import Any, Final
 import asyncpg
 
 from tests.pair import ROOT
+from tests.robustness.checker.footprint import check_footprint
 from tests.robustness.checker.judge import judge, resolve_unknowns
 from tests.robustness.clients.callers import Caller
 from tests.robustness.clients.lessees import Lessee
@@ -51,7 +52,7 @@ async def run(plan: Plan, *, seed: int, seconds: float, root: Path, keep: bool) 
         problems, quiet = await _stretches(plan, seed, seconds, world, nemesis, shared)
         history.close()
         await keep_evidence(world.postgres.dsn(), folder)
-        problems += history.foreign
+        problems += [*history.foreign, *check_footprint(quiet)]
         ends = [end for part in world.parts.values() for end in part.unexpected_ends]
         versions = await _versions(world.postgres.dsn())
     evidence = await asyncio.to_thread(read_evidence, folder)

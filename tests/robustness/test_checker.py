@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from tests.robustness.checker.footprint import check_footprint
 from tests.robustness.checker.judge import judge
 from tests.robustness.evidence import Event, Evidence, Row, Stone, Version, Write
 from tests.robustness.history import Call
@@ -217,6 +218,14 @@ def test_a_signal_that_is_consumed_twice_or_lost_is_seen() -> None:
     evidence.calls.append(call("signal", "ok", 1.2, 1.3, signal="g2", state="PENDING"))
     found = judge(evidence)
     assert len([each for each in found if each.startswith("S8")]) == 2
+
+
+def test_descriptors_and_memory_that_do_not_return_are_seen() -> None:
+    first = {"seconds": 3.0, "store-1": {"fds": 40, "mib": 80}, "worker-1": {"fds": 400, "mib": 60}}
+    grown = {"seconds": 3.0, "store-1": {"fds": 60, "mib": 145}, "worker-1": {"fds": 441, "mib": 60}}
+    assert list(check_footprint([first])) == list(check_footprint([first, first])) == []
+    found = list(check_footprint([first, first, grown]))
+    assert found == ["L store-1 has 145 mib in quiet 3, 80 in the first", "L worker-1 has 441 fds in quiet 3, 400 in the first"]
 
 
 def test_an_effect_that_a_saved_step_lacks_and_one_of_a_lower_token_are_seen() -> None:
