@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import signal
+from pathlib import Path
 from typing import Final
 
 import asyncpg
@@ -23,6 +24,20 @@ CLOCKS: Final = {
 _SLOTS: Final = 120
 _PATIENCE_SECONDS: Final = 120.0
 _TERMINATE: Final = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'tenure-store'"
+
+
+def find_clock_library() -> str | None:
+    """Where libfaketime is, if it is installed."""
+    return next((str(path) for path in sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))), None)
+
+
+def clock_environment(kind: str) -> dict[str, str]:
+    """What makes the clock of a process another; its monotonic one goes on as it is, as it does when somebody sets the other.
+
+    Raises RuntimeError where libfaketime is not installed."""
+    if (library := find_clock_library()) is None:
+        raise RuntimeError("libfaketime is not installed: make robustness-tools")
+    return {"LD_PRELOAD": library, "FAKETIME": CLOCKS[kind], "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
 
 
 class Surroundings:
@@ -65,10 +80,8 @@ class Surroundings:
 
     async def shift_clock(self, name: str, kind: str, seconds: float) -> None:
         """Starts a process anew under another clock, and once more under its own."""
-        if (library := self._world.clock_library) is None:
-            raise RuntimeError("libfaketime is not installed: make robustness-tools")
         part = self._world.parts[name]
-        part.clock = {"LD_PRELOAD": library, "FAKETIME": CLOCKS[kind], "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+        part.clock = clock_environment(kind)
         try:
             self._world.terminate(part)
             await asyncio.sleep(seconds)

@@ -8,7 +8,8 @@ import random
 import shutil
 import signal
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,13 +40,19 @@ async def until(condition: Callable[[], bool], what: str) -> None:
         raise AssertionError(f"in vain: {what}") from None
 
 
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    folder = Path(tempfile.mkdtemp(prefix="tenure-drain-"))
+@asynccontextmanager
+async def open_world(workers: Sequence[str]) -> AsyncIterator[World]:
+    folder = Path(tempfile.mkdtemp(prefix="tenure-world-"))
     folder.chmod(0o755)  # where we are root, Postgres runs as another account
-    async with World(folder / "world", workers=WORKERS, drain_seconds=GRACE_SECONDS) as world:
+    async with World(folder / "world", workers=workers, drain_seconds=GRACE_SECONDS) as world:
         yield world
     shutil.rmtree(folder)
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with open_world(WORKERS) as world:
+        yield world
 
 
 class Load:

@@ -70,7 +70,6 @@ class World:
         folder.mkdir(parents=True)
         (folder / "archive").mkdir()
         self.disk = SmallDisk.mount(folder / "postgres", _DISK_MIB) if small_disk else None
-        self.clock_library = next((str(path) for path in sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))), None)
         self._workers = workers
         self._drain_seconds = drain_seconds
         ports = iter(free_ports(50))
