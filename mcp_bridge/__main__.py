@@ -16,7 +16,7 @@ from mcp_bridge.config import Config, ConfigError, check_development, read_confi
 from mcp_bridge.development import NotForTrials, Trial, issue_token
 from mcp_bridge.doctor import examine
 from mcp_bridge.lines import Lines, own_pipes
-from store_service.telemetry import configure_logs, settle_garbage
+from store_service.telemetry import TracesNotInstalled, configure_logs, settle_garbage
 from store_service.telemetry.findings import add_output, tell_findings
 
 
@@ -44,13 +44,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             check_development(os.environ)
             return _issue(options)
         config = read_config(os.environ)
-        configure_logs(level=config.log_level, format="json" if config.log_format == "json" else "console")
+        configure_logs(
+            level=config.log_level, format="json" if config.log_format == "json" else "console", traces=config.traces
+        )
         if options.command == "doctor":
             return _run(tell_findings(examine(config), options.output))
         return _run(_serve_host(config) if options.command == "stdio" else _serve(config))
     except ConfigFileError as error:
         print(error, file=sys.stderr)
-    except (ConfigError, NotForTrials, OSError) as error:
+    except (ConfigError, NotForTrials, TracesNotInstalled, OSError) as error:
         print(f"tenure-bridge: {error}", file=sys.stderr)
     return 1
 

@@ -4,7 +4,7 @@ import asyncio
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 import structlog
@@ -28,9 +28,13 @@ from mcp_bridge.http import Endpoint
 from mcp_bridge.lines import Lines
 from mcp_bridge.stdio import Stdio
 from store_service.fault_points import FaultPoints
-from store_service.telemetry import AdminServer
+from store_service.telemetry import AdminServer, open_traces
 
-NAME: Final = "tenure"
+if TYPE_CHECKING:
+    from store_service.telemetry.traces import Traces
+
+SERVICE: Final = "tenure-bridge"
+"""Who sends its traces."""
 FAREWELL_SECONDS: Final = 2.0
 """How long calls may take that were told, at the end of the drain, that the bridge stops."""
 BACKLOG: Final = 1024
@@ -67,8 +71,9 @@ class _Access:
 class Bridge:
     """One running bridge: `start`, then `port`, then `stop`."""
 
-    def __init__(self, config: Config, *, connect: Connect | None = None) -> None:
+    def __init__(self, config: Config, *, connect: Connect | None = None, traces: "Traces | None" = None) -> None:
         self._config = config
+        self._traces = open_traces(SERVICE) if traces is None and config.traces else traces
         self._registry = CollectorRegistry()
         self._connect = connect
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
@@ -138,7 +143,14 @@ class Bridge:
         config = self._config
         tenant_setting = "dev_tenant" if issuers is None else None
         points = FaultPoints(Path(config.fault_points)) if config.fault_points else None
-        core = make_core(config, self._registry, tenant_setting=tenant_setting, connect=self._connect, points=points)
+        core = make_core(
+            config,
+            self._registry,
+            tenant_setting=tenant_setting,
+            connect=self._connect,
+            points=points,
+            traces=self._traces,
+        )
         access = self._let_in(core, issuers)
         endpoint = Endpoint(
             core.dispatcher,
@@ -149,6 +161,7 @@ class Bridge:
             limiter=core.limiter,
             metrics=core.metrics,
             stream_class=stream_class(points),
+            spans=core.spans,
         )
         runner = web.ServerRunner(
             Server(cutting(points, endpoint), handler_cancellation=True), shutdown_timeout=FAREWELL_SECONDS
@@ -196,8 +209,9 @@ class Bridge:
 class StdioBridge:
     """One bridge that serves the host that started it, over standard input and output."""
 
-    def __init__(self, config: Config, *, connect: Connect | None = None) -> None:
+    def __init__(self, config: Config, *, connect: Connect | None = None, traces: "Traces | None" = None) -> None:
         self._config = config
+        self._traces = open_traces(SERVICE) if traces is None and config.traces else traces
         self._connect = connect
 
     async def serve(self, lines: Lines, stop: asyncio.Event) -> None:
@@ -207,8 +221,8 @@ class StdioBridge:
         """
         config = self._config
         tenant_setting = "stdio_tenant" if config.stdio_tenant else "dev_tenant"
-        core = make_core(config, CollectorRegistry(), tenant_setting=tenant_setting, connect=self._connect)
-        stdio = Stdio(core.dispatcher, lines, caller=_stdio_caller(config), metrics=core.metrics)
+        core = make_core(config, CollectorRegistry(), tenant_setting=tenant_setting, connect=self._connect, traces=self._traces)
+        stdio = Stdio(core.dispatcher, lines, caller=_stdio_caller(config), metrics=core.metrics, spans=core.spans)
         background = [asyncio.create_task(core.watch.run())]
         serving, stopping = asyncio.create_task(stdio.serve()), asyncio.create_task(stop.wait())
         structlog.get_logger().info("bridge_started", transport="stdio", tenant=getattr(config, tenant_setting))

@@ -91,6 +91,8 @@ class Config:
     """How long to answer as usual after SIGTERM, while load balancers notice. On Kubernetes about 5."""
     fault_points: str = ""
     """A folder in which a test says where in this bridge something is to go wrong. Only in development mode."""
+    traces: bool = False
+    """Whether calls have spans, which are sent as the variables `OTEL_*` say."""
     log_level: str = "info"
     """debug, info, warning or error."""
     log_format: str = "json"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry
 
@@ -26,11 +26,15 @@ from mcp_bridge.methods.held import HeldCalls
 from mcp_bridge.methods.listen import Subscriptions
 from mcp_bridge.methods.table import LEGACY_METHODS, METHODS, make_methods
 from mcp_bridge.metrics import Metrics
+from mcp_bridge.spans import Spans
 from mcp_bridge.wire.results import Results
 from mcp_bridge.wire.state import KEY_BYTES, StateKeys
 from store_service.client import TaskStore
 from store_service.client.batches import BatchMetrics
 from store_service.fault_points import FaultPoints
+
+if TYPE_CHECKING:
+    from store_service.telemetry.traces import Traces
 
 NAME: Final = "tenure"
 
@@ -47,6 +51,8 @@ class Core:
     limiter: Limiter
     metrics: Metrics
     dispatcher: Dispatcher
+    spans: Spans | None
+    """None where calls have no spans."""
 
 
 def make_core(
@@ -56,6 +62,7 @@ def make_core(
     tenant_setting: str | None,
     connect: Connect | None = None,
     points: FaultPoints | None = None,
+    traces: "Traces | None" = None,
 ) -> Core:
     """Reads the route file and puts everything together; nothing runs yet. `tenant_setting` names a tenant that must have
     tools.
@@ -74,7 +81,7 @@ def make_core(
     route_file = read_file(config.routes)
     routes = CurrentRoutes(read_routes(route_file))
     metrics = Metrics(registry, (*METHODS, *LEGACY_METHODS))
-    connect = connect or _connection(config, registry, points)
+    connect = connect or _connection(config, registry, points, traces)
     cells = Cells(routes, connect, metrics, default_address=config.store)
     limiter = Limiter(routes.limits_of, time.monotonic)
     held = HeldCalls(cells, metrics)
@@ -113,7 +120,8 @@ def make_core(
         keys=keys,
     )
     dispatcher = Dispatcher(reaching_methods(points, methods), keys, metrics, strict_headers=config.strict_headers)
-    return Core(cells, routes, watch, held, subscriptions, limiter, metrics, dispatcher)
+    spans = None if traces is None else Spans(traces, (*METHODS, *LEGACY_METHODS))
+    return Core(cells, routes, watch, held, subscriptions, limiter, metrics, dispatcher, spans)
 
 
 async def end_all(tasks: Sequence[asyncio.Task[object]]) -> None:
@@ -123,12 +131,12 @@ async def end_all(tasks: Sequence[asyncio.Task[object]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _connection(config: Config, registry: CollectorRegistry, points: FaultPoints | None) -> Connect:
+def _connection(config: Config, registry: CollectorRegistry, points: FaultPoints | None, traces: "Traces | None") -> Connect:
     return partial(
         TaskStore.connect,
         tls=store_tls(config),
         retry_seconds=config.store_retry_seconds,
         batching=config.batching,
-        batch_metrics=BatchMetrics(registry),
+        batch_metrics=BatchMetrics(registry, traces),
         interceptors=interceptors(points),
     )

@@ -14,6 +14,7 @@ from mcp_bridge.wire.inbound import SESSION_HEADER, VERSION_HEADER, Era, read_in
 from mcp_bridge.wire.jsonrpc import Notification, Request, is_request_id
 from mcp_bridge.wire.mcp import CANCELLED, LEGACY_VERSIONS, Meta, read_legacy_meta
 from mcp_bridge.wire.state import StateKeys
+from mcp_bridge.wire.trace import TraceContext
 from store_service.client import StoreError
 
 REASON_CHARACTERS = 200
@@ -43,8 +44,10 @@ class Dispatcher:
         caller: Caller,
         outbox: Outbox | None,
         noted: dict[str, object],
+        trace: TraceContext | None = None,
     ) -> tuple[Method, Call]:
-        """The method and what it is given; `headers` is None where the transport has none. Raises Failure."""
+        """The method and what it is given; `headers` is None where the transport has none, `trace` where the call has no span.
+        Raises Failure."""
         session = None
         match era:
             case Era.MODERN:
@@ -66,6 +69,7 @@ class Dispatcher:
             outbox=outbox,
             reference=call_reference(session, message.id) if session else "",
             noted=noted,
+            trace=trace,
         )
         return method, call
 

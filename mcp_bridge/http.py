@@ -4,7 +4,6 @@ Source: contract, sections 1, 10.6 and 10.8; security checklist H1 to H4 and H18
 """
 
 import asyncio
-import time
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Final
@@ -24,6 +23,7 @@ from mcp_bridge.dispatch import Dispatcher
 from mcp_bridge.journal import Entry, Journal, failure_for
 from mcp_bridge.methods.calls import Outbox
 from mcp_bridge.metrics import Metrics
+from mcp_bridge.spans import Spans
 from mcp_bridge.stream import EventStream, converse
 from mcp_bridge.whole import Whole, head_of
 from mcp_bridge.wire.failures import Failure, refused
@@ -66,6 +66,7 @@ class Endpoint:
         limiter: Limiter,
         metrics: Metrics,
         stream_class: type[EventStream] = EventStream,
+        spans: Spans | None = None,
     ) -> None:
         self._dispatcher = dispatcher
         self._stream_class = stream_class
@@ -74,7 +75,7 @@ class Endpoint:
         self._authenticate = authenticate
         self._resource = resource
         self._limiter = limiter
-        self._journal = Journal(metrics)
+        self._journal = Journal(metrics, spans)
         self._under_way = 0
         self._is_draining = False
         self._idle = asyncio.Event()
@@ -82,7 +83,7 @@ class Endpoint:
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
         """The answer to one request. It is cancelled when the client leaves."""
-        exchange, started = _Exchange(), time.perf_counter()
+        exchange = _Exchange()
         self._under_way += 1
         self._idle.clear()
         try:
@@ -94,7 +95,7 @@ class Endpoint:
             self._under_way -= 1
             if not self._under_way:
                 self._idle.set()
-            self._journal.tell(exchange, time.perf_counter() - started, {"status": int(exchange.status)})
+            self._journal.tell(exchange, {"status": int(exchange.status)})
 
     async def drain(self, seconds: float) -> None:
         """Waits until no call is under way, but no longer than `seconds`. Connections are closed after their answer."""
@@ -135,7 +136,7 @@ class Endpoint:
         exchange.form = choose_form(headers)
         body = await read_body(request)
         self._limiter.take_body(caller, len(body))
-        message = self._read(body, exchange)
+        message = self._read(body, headers, exchange)
         if isinstance(message, Notification):
             await self._dispatcher.hear(message, headers=headers, caller=caller)
             return None
@@ -143,7 +144,7 @@ class Endpoint:
         allows = _STREAMED.get(message.method)
         outbox = Outbox() if allows is not None and allows(headers) else None
         method, call = self._dispatcher.dispatch(
-            era, message, headers=headers, caller=caller, outbox=outbox, noted=exchange.noted
+            era, message, headers=headers, caller=caller, outbox=outbox, noted=exchange.noted, trace=exchange.trace
         )
         exchange.reply_headers = call.reply_headers
         if outbox is None:
@@ -169,15 +170,15 @@ class Endpoint:
         self._check_source(request, Headers.read(request.headers, request.raw_headers))
         return web.Response(body=described, headers=JSON_HEADERS)
 
-    def _read(self, body: bytes, exchange: _Exchange) -> Request | Notification:
+    def _read(self, body: bytes, headers: Headers, exchange: _Exchange) -> Request | Notification:
         try:
             message = read_message(body)
         except Failure as failure:
             exchange.request_id = failure.request_id
             raise
-        exchange.method = message.method
         if isinstance(message, Request):
             exchange.request_id = message.id
+        self._journal.hear(exchange, message, headers)
         return message
 
 

@@ -1,17 +1,25 @@
 """Floor 4: what is told of each call, to its log, its figures and its audit; and the answer for what went wrong in it."""
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 import structlog
 
 from mcp_bridge.access.callers import Caller
 from mcp_bridge.metrics import Metrics
+from mcp_bridge.spans import Spans
 from mcp_bridge.translate import failure_from
 from mcp_bridge.wire.failures import UNAVAILABLE, Failure, internal_error
+from mcp_bridge.wire.headers import Headers
+from mcp_bridge.wire.jsonrpc import Notification, Request
+from mcp_bridge.wire.trace import TraceContext
 from store_service.client import StoreError
+
+if TYPE_CHECKING:
+    from store_service.telemetry.traces import Begun
 
 _CHANGING: Final = frozenset(("tools/call", "tasks/update", "tasks/cancel", "notifications/cancelled"))
 """The methods of which the audit log tells."""
@@ -26,17 +34,30 @@ class Entry:
     caller: Caller | None = None
     outcome: str = "DISCONNECTED"
     noted: dict[str, object] = field(default_factory=dict)
+    started: float = field(default_factory=time.perf_counter)
+    span: "Begun | None" = None
+    trace: TraceContext | None = None
+    """Where its span stands; None without one."""
 
 
 class Journal:
-    """One log line and one measurement a call. Never a payload."""
+    """One log line and one measurement a call, and with traces one span. Never a payload."""
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: Metrics, spans: Spans | None) -> None:
         self._metrics = metrics
+        self._spans = spans
         self._log = structlog.get_logger().bind()
 
-    def tell(self, entry: Entry, seconds: float, more: Mapping[str, object]) -> None:
+    def hear(self, entry: Entry, message: Request | Notification, headers: Headers | None) -> None:
+        """It is known what a call is: what is done for it from here on is within its span."""
+        entry.method = message.method
+        if self._spans is not None:
+            entry.span = self._spans.begin(message, headers, time.perf_counter() - entry.started)
+            entry.trace = self._spans.context(entry.span)
+
+    def tell(self, entry: Entry, more: Mapping[str, object]) -> None:
         """Tells of a call that has ended, and of who changed what by it."""
+        seconds = time.perf_counter() - entry.started
         self._metrics.tell(entry.method, entry.outcome, seconds)
         tell = self._log.warning if entry.outcome == str(UNAVAILABLE) else self._log.info
         tell(
@@ -51,6 +72,8 @@ class Journal:
         )
         if entry.method in _CHANGING and entry.caller is not None and not entry.caller.is_development:
             self._audit(entry, entry.caller)
+        if entry.span is not None:
+            Spans.end(entry.span, entry.outcome, entry.noted)
 
     def _audit(self, entry: Entry, caller: Caller) -> None:
         """One line for each call that may change something: who did what to which task by which credential."""

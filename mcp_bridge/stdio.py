@@ -4,7 +4,6 @@ Source: contract, section 10.24; MCP, basic/transports/stdio.
 """
 
 import asyncio
-import time
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Final
@@ -15,6 +14,7 @@ from mcp_bridge.journal import Entry, Journal, failure_for
 from mcp_bridge.lines import LINE_BYTES, Lines, LineTooLong
 from mcp_bridge.methods.calls import Outbox
 from mcp_bridge.metrics import Metrics
+from mcp_bridge.spans import Spans
 from mcp_bridge.stream import converse
 from mcp_bridge.wire.failures import Failure, invalid_request, parse_error, too_many
 from mcp_bridge.wire.inbound import Era, era_of_line
@@ -32,11 +32,13 @@ _HEADERLESS: Final = {"transport": "stdio"}
 class Stdio:
     """Serves the one client of a process. Its requests run side by side, and who it is was configured."""
 
-    def __init__(self, dispatcher: Dispatcher, lines: Lines, *, caller: Caller, metrics: Metrics) -> None:
+    def __init__(
+        self, dispatcher: Dispatcher, lines: Lines, *, caller: Caller, metrics: Metrics, spans: Spans | None = None
+    ) -> None:
         self._dispatcher = dispatcher
         self._lines = lines
         self._caller = caller
-        self._journal = Journal(metrics)
+        self._journal = Journal(metrics, spans)
         self._tasks: set[asyncio.Task[None]] = set()
         self._unanswered: dict[int | str, asyncio.Task[None]] = {}
         self._is_initialized = False
@@ -120,7 +122,7 @@ class Stdio:
 
     async def _answer(self, message: Request, entry: Entry) -> None:
         """Answers a request, and tells before what is told before. Of one that is cancelled nothing more is said."""
-        started = time.perf_counter()
+        self._journal.hear(entry, message, None)
         try:
             try:
                 answer = result_answer(message.id, await self._result(message, entry))
@@ -135,20 +137,20 @@ class Stdio:
             if message.method == LISTEN and entry.outcome == "OK":
                 await self._write(notification(CANCELLED, {"requestId": message.id}))
         finally:
-            self._journal.tell(entry, time.perf_counter() - started, _HEADERLESS)
+            self._journal.tell(entry, _HEADERLESS)
 
     async def _result(self, message: Request, entry: Entry) -> bytes:
         era = era_of_line(message, is_initialized=self._is_initialized)
         self._is_initialized |= era is Era.LEGACY  # at once, for what follows before the answer
         outbox = Outbox()
         method, call = self._dispatcher.dispatch(
-            era, message, headers=None, caller=self._caller, outbox=outbox, noted=entry.noted
+            era, message, headers=None, caller=self._caller, outbox=outbox, noted=entry.noted, trace=entry.trace
         )
         return await converse(method(call), outbox, _Line(self._write))
 
     async def _refuse(self, entry: Entry, failure: Failure) -> None:
         entry.outcome = str(failure.code)
-        self._journal.tell(entry, 0.0, _HEADERLESS)
+        self._journal.tell(entry, _HEADERLESS)
         await self._write(failure.body(entry.request_id))
 
     async def _write(self, *data: bytes) -> None:

@@ -19,7 +19,7 @@ from store_service.model.refusals import Refusal
 from store_service.operator import command as operator
 from store_service.rpc.policy import PolicyError
 from store_service.server import Store
-from store_service.telemetry import configure_logs, settle_garbage
+from store_service.telemetry import TracesNotInstalled, configure_logs, settle_garbage
 from store_service.telemetry.findings import add_output, tell_findings
 
 START_SECONDS = 30.0
@@ -50,7 +50,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.command == "dev-certs":
             return _make_dev_certs(options.folder, options.host)
         config = read_config(os.environ)
-        configure_logs(level=config.log_level, format="json" if config.log_format == "json" else "console")
+        configure_logs(
+            level=config.log_level, format="json" if config.log_format == "json" else "console", traces=config.traces
+        )
         match options.command:
             case "serve":
                 return _run(_serve(config))
@@ -60,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return _run(tell_findings(examine(config), options.output))
             case _:
                 return _run(_bump_epoch(config) if options.action == "bump" else _keep_epoch(config))
-    except (ArchiveError, ConfigError, PolicyError, SchemaError, Refusal, OSError, ValueError) as error:
+    except (ArchiveError, ConfigError, PolicyError, SchemaError, TracesNotInstalled, Refusal, OSError, ValueError) as error:
         print(f"tenure-store: {error}", file=sys.stderr)
         return 1
 

@@ -92,6 +92,8 @@ class Config:
     """Whether a database whose clock a test has moved is served. Never in production."""
     fault_points: str = ""
     """A folder in which a test says where in this store something is to go wrong. Only on a loopback address."""
+    traces: bool = False
+    """Whether calls that come with a trace context have spans, which are sent as the variables `OTEL_*` say."""
     log_level: str = "info"
     """debug, info, warning or error."""
     log_format: str = "json"

@@ -5,7 +5,7 @@ import contextlib
 import functools
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import structlog
@@ -71,8 +71,12 @@ from store_service.rpc.rules import SERVICES, check_rules
 from store_service.rpc.tasks import TaskService
 from store_service.rpc.tenants import TenantService
 from store_service.rpc.tokens import TokenAuthentication, read_keys
-from store_service.telemetry import AdminServer
+from store_service.rpc.traced import Traced
+from store_service.telemetry import AdminServer, open_traces
 from store_service.watched_file import WatchedFile
+
+if TYPE_CHECKING:
+    from store_service.telemetry.traces import Traces
 
 SERVER_OPTIONS: list[tuple[str, Any]] = [
     ("grpc.max_receive_message_length", MESSAGE_BYTES),
@@ -110,9 +114,10 @@ class Parts:
 class Store:
     """One running store: `start`, then `port`, then `stop`."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, *, traces: "Traces | None" = None) -> None:
         self._config = config
         self._points = FaultPoints(Path(config.fault_points)) if config.fault_points else None
+        self._traces = open_traces("tenure-store") if traces is None and config.traces else traces
         self._registry = CollectorRegistry()
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self._registry)
@@ -144,7 +149,7 @@ class Store:
         async with contextlib.AsyncExitStack() as started:
             databases, points = [], self._points
             address, is_shared = config.pooled_dsn or config.dsn, bool(config.pooled_dsn)
-            open_pool = functools.partial(open_database, address, is_shared=is_shared, points=points)
+            open_pool = functools.partial(open_database, address, is_shared=is_shared, points=points, traces=self._traces)
             if config.cleanup:  # connections of its own, so that it takes none from calls
                 databases.append(await open_pool(size=config.cleanup_tenants_at_once, registry=CollectorRegistry()))
                 started.push_async_callback(databases[0].close)
@@ -192,7 +197,7 @@ class Store:
     def _put_together(self, databases: list[Database]) -> Parts:
         config, registry, points, database = self._config, self._registry, self._points, databases[0]
         grace_ms = int(config.cancel_grace_seconds * 1000)
-        batches = BatchMetrics(registry, points=points)
+        batches = BatchMetrics(registry, points=points, traces=self._traces)
         wakeups = Wakeups(config.dsn, registry=registry, points=points)
         rows = TaskRows(database)
         budget_rows = BudgetRows(database)
@@ -216,8 +221,9 @@ class Store:
         guards = _guards(config, audit)
         age_ms = round(config.max_connection_age_seconds * 1000)
         options = [*SERVER_OPTIONS, ("grpc.max_connection_age_ms", age_ms), ("grpc.max_connection_age_grace_ms", 60_000)]
+        traced = [] if self._traces is None else [Traced(self._traces)]
         reaching = [] if points is None else [reply_points.Reaching(points)]
-        server = grpc.aio.server(interceptors=[*reaching, Calls(registry), *guards], options=options)
+        server = grpc.aio.server(interceptors=[*traced, *reaching, Calls(registry), *guards], options=options)
         servicer = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
         waits = Waits(WaitRows(database), tasks, wakeups, batches)

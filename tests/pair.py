@@ -121,11 +121,13 @@ class Pair:
         mcp_port: int = 0,
         bridge_settings: Mapping[str, str] | None = None,
         store_settings: Mapping[str, str] | None = None,
+        worker_settings: Mapping[str, str] | None = None,
     ) -> None:
         self.folder = folder
         self.routes = routes
         self._bridge_settings = dict(bridge_settings or {})
         self._store_settings = dict(store_settings or {})
+        self._worker_settings = dict(worker_settings or {})
         folder.mkdir(parents=True, exist_ok=True)
         self.postgres = EmbeddedPostgres(folder / "postgres", durable=durable)
         self._store_port, self._store_admin_port, self._bridge_admin_port, free = free_ports(4)
@@ -183,7 +185,7 @@ class Pair:
 
     def start_worker(self, name: str, module: str, *arguments: str) -> Process:
         """Starts a worker: `python -m MODULE STORE NAME [ARGUMENT ...]`."""
-        return self._start(name, ["-m", module, self.store_address, name, *arguments], {})
+        return self._start(name, ["-m", module, self.store_address, name, *arguments], self._worker_settings)
 
     def stop(self) -> None:
         """Ends every process that this started, workers first, Postgres last."""

@@ -11,6 +11,7 @@ from mcp_bridge.access.callers import Caller
 from mcp_bridge.wire.headers import Headers
 from mcp_bridge.wire.jsonrpc import notification
 from mcp_bridge.wire.mcp import Meta
+from mcp_bridge.wire.trace import TraceContext
 
 LATE_SECONDS: Final = 2.0
 """How long a held call may take and still be answered by JSON with its HTTP status. Source: contract, section 10.8."""
@@ -88,6 +89,8 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     """By which its work is found by whoever cancels it from elsewhere; empty where nobody can."""
     noted: dict[str, object] = msgspec.field(default_factory=dict)
     """What the log line of the call shows besides; never a payload."""
+    trace: TraceContext | None = None
+    """Where its span stands; None without one."""
     reply_headers: dict[str, str] = msgspec.field(default_factory=dict)
     """What the answer shall carry in its HTTP header besides."""
 

@@ -24,7 +24,8 @@ async def create_task(
     store: Cells, call: Call, route: Route, wanted: ToolCall, state: RequestState, *, abandon_after_ms: int
 ) -> tasks_pb2.CreateTaskResponse:
     """Creates the task of a call, or finds the one that the same call created before."""
-    caller, trace = call.caller, read_trace(call.meta.members, call.headers)
+    caller, sent = call.caller, read_trace(call.meta.members, call.headers)
+    trace = call.trace or sent
     created = await store.create_task(
         tasks_pb2.CreateTaskRequest(
             tenant_id=caller.tenant,
@@ -42,7 +43,7 @@ async def create_task(
                 execution_deadline_ms=route.execution_deadline_ms,
                 trace_parent=trace.parent,
                 trace_state=trace.state,
-                baggage=trace.baggage,
+                baggage=sent.baggage,
             ),
             priority=route.priority,
             input=types_pb2.Payload(data=task_input(wanted, state)),

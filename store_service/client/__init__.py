@@ -12,6 +12,7 @@ from store_service.client.tls import Tls
 from store_service.client.usage import BudgetAmounts
 from store_service.client.worker import Worker
 from store_service.client.workflows import RetryPolicy
+from store_service.telemetry import open_traces
 
 __all__ = [
     "Answer",
@@ -40,4 +41,5 @@ __all__ = [
     "ToolError",
     "Url",
     "Worker",
+    "open_traces",
 ]

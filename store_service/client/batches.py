@@ -9,7 +9,7 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 import grpc
 from google.protobuf.message import Message
@@ -18,6 +18,9 @@ from prometheus_client import CollectorRegistry, Histogram
 
 from store_service.client.calls import Method, call_once
 from store_service.client.errors import StoreError, from_status, same_error
+
+if TYPE_CHECKING:
+    from store_service.telemetry.traces import Traces
 
 MOST_ITEMS: Final = 500
 MOST_BYTES: Final = 4 * 1024 * 1024
@@ -37,9 +40,10 @@ Response = TypeVar("Response")
 
 
 class BatchMetrics:
-    """How large the batches are and how long items wait for theirs, by method."""
+    """How large the batches are and how long items wait for theirs, by method; and with traces, whose they are."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, traces: "Traces | None" = None) -> None:
+        self.traces = traces
         self.items = Histogram(
             "tenure_client_batch_items", "Items in one call.", ["method"], registry=registry,
             buckets=(1, 2, 5, 10, 25, 50, 100, 250, 500),
@@ -71,6 +75,8 @@ class _Item(Generic[Request, Response]):
     answer: "asyncio.Future[Response]"
     asked_at: float
     ends_at: float
+    asker: Any = None
+    """The span that it is asked for within."""
     call: "_Call | None" = None
 
 
@@ -157,6 +163,8 @@ class Batcher(Generic[Request, Response]):
         *,
         parallel: int = 2,
     ) -> None:
+        self._name = name
+        self._traces = metrics.traces
         self._alone = alone
         self._together = together
         self._parallel = parallel
@@ -185,6 +193,8 @@ class Batcher(Generic[Request, Response]):
         answer: asyncio.Future[Response] = loop.create_future()
         tenant_id = self._together.tenant_of(request)
         item = _Item(request, tenant_id, request.ByteSize(), answer, asked_at=now, ends_at=now + timeout)
+        if self._traces is not None:
+            item.asker = self._traces.asker()
         self._waiting.add(item)
         self._unanswered[item] = None
         if item.ends_at < self._expires_at:
@@ -266,7 +276,7 @@ class Batcher(Generic[Request, Response]):
         self._items.observe(len(items))
         self._wait_seconds.observe(time.monotonic() - items[0].asked_at)
         try:
-            await self._ask(items)
+            await self._ask_for(items)
         finally:
             slow.cancel()
             self._calls.discard(call)
@@ -277,6 +287,13 @@ class Batcher(Generic[Request, Response]):
     def _be_slow(self, call: _Call) -> None:
         call.is_slow = True
         self._send()
+
+    async def _ask_for(self, items: Sequence[_Item[Request, Response]]) -> None:
+        if self._traces is None:
+            await self._ask(items)
+            return
+        with self._traces.together(self._name, [item.asker for item in items]):
+            await self._ask(items)
 
     async def _ask(self, items: Sequence[_Item[Request, Response]]) -> None:
         timeout = max(0.0, max(item.ends_at for item in items) - time.monotonic())

@@ -2,13 +2,17 @@
 
 import json
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import grpc
 import grpc.aio
 from taskstore.v1 import tasks_pb2
 
 from store_service.client.tls import RenewedBlockingChannel, RenewedChannel, Tls
+from store_service.client.traced import Traced
+
+if TYPE_CHECKING:
+    from store_service.telemetry.traces import Traces
 
 MESSAGE_BYTES: Final = 6 * 1024 * 1024
 """The longest message either way: 4 MiB of payload, and what goes round it."""
@@ -38,16 +42,21 @@ _OPTIONS: Final = (
 
 
 def open_channel(
-    address: str, tls: Tls | None = None, *, interceptors: Sequence[grpc.aio.ClientInterceptor] = ()
+    address: str,
+    tls: Tls | None = None,
+    *,
+    interceptors: Sequence[grpc.aio.ClientInterceptor] = (),
+    traces: "Traces | None" = None,
 ) -> grpc.aio.Channel:
     """A channel for the running event loop. `address` is `host:port`, or `dns:///name:port` for many stores; without `tls`
     it is not encrypted. Calls pass through the interceptors."""
+    passed = interceptors if traces is None else [*interceptors, Traced(traces, address)]
     if tls is None:
-        return grpc.aio.insecure_channel(address, options=_OPTIONS, interceptors=interceptors)
+        return grpc.aio.insecure_channel(address, options=_OPTIONS, interceptors=passed)
     options = (*_OPTIONS, *tls.options())
     return RenewedChannel(
         tls,
-        lambda credentials: grpc.aio.secure_channel(address, credentials, options=options, interceptors=interceptors),
+        lambda credentials: grpc.aio.secure_channel(address, credentials, options=options, interceptors=passed),
     )
 
 

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import grpc
 from taskstore.v1 import leases_pb2
@@ -21,6 +21,8 @@ class Completion:
     held: HeldLease
     request: leases_pb2.CompleteTaskRequest
     answered: Callable[[StoreError | None], None]
+    asker: Any = None
+    """The span of its run, where there are traces."""
 
 
 _NOT_NOW: Final = "no call for work takes completions along now"

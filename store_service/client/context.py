@@ -78,7 +78,7 @@ class Context(TaskFacts):
         A ToolError or ProtocolError that `fn` raises is the step's outcome: saved, and raised again by a resumed run.
         Any other exception is not saved and ends the run, which is tried again as a whole. See `with_retry`.
         """
-        return await self._step(name, lambda: self.call(fn, *args, **kwargs), None)
+        return await self._step(name, fn, lambda: self.call(fn, *args, **kwargs), None)
 
     def with_retry(self, policy: RetryPolicy, *, on: tuple[type[Exception], ...] = (Exception,)) -> "RetriedSteps":
         """Steps that are tried again while they raise one of `on`: `ctx.with_retry(RetryPolicy()).step(name, fn)`.
@@ -182,24 +182,26 @@ class Context(TaskFacts):
         if self._stop_wished is not None:
             self._stop_wished.set()
 
-    async def _step(self, name: str, work: Callable[[], Awaitable[Any]], retrying: Retrying | None) -> Any:
+    async def _step(
+        self, name: str, fn: Callable[..., Any], work: Callable[[], Awaitable[Any]], retrying: Retrying | None
+    ) -> Any:
         opened = await self._steps.open(self._steps.key(name), _owner())
         if opened.is_done:
             return opened.value
         try:
-            with self._usage.counting():
+            with self._usage.counting(), self._steps.follow(fn):
                 value = await self._try(opened.key, work, retrying)
         except BaseException as error:  # noqa: BLE001 (raised again)
             await self._steps.fail(opened.key, error)
         return await self._steps.save(opened.key, value)
 
-    async def _once(self, name: str, work: Callable[[], Awaitable[Any]], lookup: Lookup | None) -> Any:
+    async def _once(self, name: str, fn: Callable[..., Any], work: Callable[[], Awaitable[Any]], lookup: Lookup | None) -> Any:
         effect = Effect(self._steps, name, _owner(), key_of=self.idempotency_key, lookup=lookup, call=self.call, log=self.log)
         opened = await effect.begin()
         if opened.is_done:
             return opened.value
         try:
-            with self._usage.counting():
+            with self._usage.counting(), self._steps.follow(fn):
                 value = await work()
         except NotDone as error:
             await effect.did_not_happen(error)
@@ -258,7 +260,7 @@ class RetriedSteps:
     async def step(self, name: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """As `Context.step`, tried again as `Context.with_retry` says. Raises StepFailed after the last try."""
         context = self._context
-        return await context._step(name, lambda: context.call(fn, *args, **kwargs), self._retrying)  # noqa: SLF001 (its own)
+        return await context._step(name, fn, lambda: context.call(fn, *args, **kwargs), self._retrying)  # noqa: SLF001 (its own)
 
 
 class OnceSteps:
@@ -275,7 +277,7 @@ class OnceSteps:
     async def step(self, name: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """As `Context.step`, begun once, as `Context.once` says."""
         context = self._context
-        return await context._once(name, lambda: context.call(fn, *args, **kwargs), self._lookup)  # noqa: SLF001 (its own)
+        return await context._once(name, fn, lambda: context.call(fn, *args, **kwargs), self._lookup)  # noqa: SLF001 (its own)
 
 
 def _owner() -> Owner:

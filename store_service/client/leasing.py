@@ -5,6 +5,7 @@ import random
 import time
 import uuid
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Final
 
@@ -52,6 +53,7 @@ class Leasing:
         self._stub = stub
         self._completions = completions
         self._along_items = batches.items.labels("CompleteAndLeaseTasks") if batches is not None else None
+        self._traces = batches.traces if batches is not None else None
         self._lease_seconds = lease_seconds
         self._shortest_seconds = min(lease_seconds, *(one.lease_ms / 1000 or lease_seconds for one in workflows))
         # A lease counts from before its request was sent, so no request waits for longer than a third of a lease.
@@ -138,7 +140,9 @@ class Leasing:
         message = leases_pb2.CompleteAndLeaseTasksRequest(items=[one.request for one in along], lease=request)
         answers: Sequence[StoreError | None] = [StoreError("the call was given up")] * len(along)
         try:
-            response = await call_once(self._stub.CompleteAndLeaseTasks, message, timeout_seconds=longest)
+            askers = [one.asker for one in along]
+            with self._traces.together("CompleteAndLeaseTasks", askers) if self._traces is not None else nullcontext():
+                response = await call_once(self._stub.CompleteAndLeaseTasks, message, timeout_seconds=longest)
             answers = [from_status(item.refused) if item.HasField("refused") else None for item in response.items]
         finally:
             for one, answer in zip(along, answers, strict=True):

@@ -4,8 +4,9 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 from taskstore.v1 import leases_pb2, leases_pb2_grpc, types_pb2
@@ -23,11 +24,15 @@ from store_service.client.payloads import JSON, from_json
 from store_service.client.reservations import Reservation
 from store_service.client.results import OutputSchemas
 from store_service.client.run_end import RunEnd
+from store_service.client.run_span import RunSpan
 from store_service.client.steps import Steps
 from store_service.client.sync_context import SyncContext
 from store_service.client.threads import Threads
 from store_service.client.usage import Usage, read_saved, without_usage
 from store_service.client.workflows import Workflow
+
+if TYPE_CHECKING:
+    from store_service.telemetry.traces import Traces
 
 _STOP_GRACE_SECONDS: Final = 1.0  # what a run has to stop in when its worker shuts down
 _REST_MS: Final = 1_000  # how long a task rests that this worker could not begin
@@ -59,6 +64,7 @@ class Run:
         schemas: OutputSchemas,
         metrics: WorkerMetrics,
         log: structlog.typing.FilteringBoundLogger | None = None,
+        traces: "Traces | None" = None,
     ) -> None:
         self.held = held
         self._worker_log = log or structlog.get_logger("tenure.worker").bind()
@@ -69,6 +75,7 @@ class Run:
         self._threads = Threads(lambda: held.must_stop)
         self._context: Context | None = None
         self._end = RunEnd(leased, held, workflow=workflow, calls=self._calls, schemas=schemas, log=self._worker_log)
+        self._span = RunSpan(traces, leased, workflow) if traces is not None else None
         self._reservation: Reservation | None = None
         self._stirred = asyncio.Event()  # it must stop, or be suspended
         self._started_at = 0.0
@@ -103,7 +110,8 @@ class Run:
         self._completions = completions
         self._listen()
         history = self._history((), None)
-        self._begun = self._open(arguments, history, Usage(None, {}, fail=history.fail))
+        with self._within():
+            self._begun = self._open(arguments, history, Usage(None, {}, fail=history.fail))
         self._begun.body.add_done_callback(self._body_ended)
 
     def _body_ended(self, _: "asyncio.Task[Any]") -> None:
@@ -121,7 +129,8 @@ class Run:
         self.held.begin_ending()
         result = types_pb2.Payload(media_type=JSON, data=ending.result)
         request = leases_pb2.CompleteTaskRequest(lease=self.held.lease, result=result)
-        completions.add(Completion(self.held, request, self._answered))
+        asker = self._span.span if self._span is not None else None
+        completions.add(Completion(self.held, request, self._answered, asker))
 
     def _ending_if_plain(self, begun: _Begun) -> Ending | None:
         body, steps, history = begun.body, begun.steps, begun.history
@@ -148,7 +157,8 @@ class Run:
 
     async def _finish(self) -> None:
         try:
-            await self.finish()
+            with self._within():
+                await self.finish()
         except Exception:  # noqa: BLE001 (one run's failure is not the worker's)
             # A defect of this library: the lease expires, and the task runs again.
             self._log.exception("a run ended unexpectedly")
@@ -183,7 +193,14 @@ class Run:
         self._metrics.ended[outcome].inc()
         self._metrics.task_seconds.observe(seconds)
         if self._worker_log.is_enabled_for(logging.INFO):
-            self._log.info("task run ended", outcome=outcome, seconds=round(seconds, 3), attempt=self._leased.attempts)
+            with self._within():
+                self._log.info("task run ended", outcome=outcome, seconds=round(seconds, 3), attempt=self._leased.attempts)
+        if self._span is not None:
+            self._span.end(outcome)
+
+    def _within(self) -> AbstractContextManager[None]:
+        """What is begun within is of the run, in its traces."""
+        return nullcontext() if self._span is None else self._span.current()
 
     def _listen(self) -> None:
         self._started_at = self._started_at or time.monotonic()
@@ -272,6 +289,7 @@ class Run:
             metrics=self._metrics,
             revision=self._leased.checkpoints,
             suspended=self._stir,
+            span=self._span,
         )
         self._context = Context(self._leased, self.held, usage=usage, calls=self._calls, steps=steps, threads=self._threads)
         body = asyncio.create_task(self._call_function(self._context, steps, usage, arguments))

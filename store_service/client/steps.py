@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
@@ -18,6 +19,7 @@ from store_service.client.lease_calls import LeaseCalls
 from store_service.client.metrics import WorkerMetrics
 from store_service.client.outcomes import INTERNAL_ERROR, Cancelled, ProtocolError, Suspended
 from store_service.client.payloads import JSON, from_json, to_json
+from store_service.client.run_span import RunSpan
 from store_service.client.usage import Usage
 from store_service.client.waits import WAKE, Wait
 
@@ -61,6 +63,7 @@ class Steps:
         metrics: WorkerMetrics,
         revision: int,
         suspended: Callable[[], None],
+        span: RunSpan | None = None,
     ) -> None:
         self._calls = calls
         self._usage = usage
@@ -79,6 +82,7 @@ class Steps:
         self.suspension: Suspension | None = None
         """What ends the run, as the task waits."""
         self._suspended = suspended
+        self._span = span
 
     def key(self, name: str) -> str:
         """The key of the next step of this name."""
@@ -127,6 +131,10 @@ class Steps:
             raise error
         finally:
             self.leave(key)
+
+    def follow(self, work: Callable[..., Any]) -> AbstractContextManager[Any]:
+        """A step that is not done runs within, by this function."""
+        return nullcontext() if self._span is None else self._span.step(work)
 
     def leave(self, key: str) -> None:
         """The step is no longer under way, and how it came out is not known."""

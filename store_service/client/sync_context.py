@@ -61,7 +61,7 @@ class SyncContext(TaskFacts):
 
     def step(self, name: str, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs `fn` in this thread, saves what it returned, and returns it. See `Context.step`."""
-        return cast("T", self._step(name, lambda: fn(*args, **kwargs), None))
+        return cast("T", self._step(name, fn, lambda: fn(*args, **kwargs), None))
 
     def with_retry(self, policy: RetryPolicy, *, on: tuple[type[Exception], ...] = (Exception,)) -> "SyncRetriedSteps":
         """Steps that are tried again while they raise one of `on`. See `Context.with_retry`."""
@@ -128,18 +128,18 @@ class SyncContext(TaskFacts):
         """Waits until the run shall stop, at most `timeout` seconds; says whether it shall."""
         return self._held.wait_stop_wished(timeout)
 
-    def _step(self, name: str, work: Callable[[], Any], retrying: Retrying | None) -> Any:
+    def _step(self, name: str, fn: Callable[..., Any], work: Callable[[], Any], retrying: Retrying | None) -> Any:
         opened = self._run(self._steps.open(self._steps.key(name), threading.current_thread()))
         if opened.is_done:
             return opened.value
         try:
-            with self._usage.counting():
+            with self._usage.counting(), self._steps.follow(fn):
                 value = self._try(opened.key, work, retrying)
         except BaseException as error:  # noqa: BLE001 (raised again)
             self._run(self._steps.fail(opened.key, error))
         return self._run(self._steps.save(opened.key, value))
 
-    def _once(self, name: str, work: Callable[[], Any], lookup: Lookup | None) -> Any:
+    def _once(self, name: str, fn: Callable[..., Any], work: Callable[[], Any], lookup: Lookup | None) -> Any:
         effect = Effect(
             self._steps,
             name,
@@ -153,7 +153,7 @@ class SyncContext(TaskFacts):
         if opened.is_done:
             return opened.value
         try:
-            with self._usage.counting():
+            with self._usage.counting(), self._steps.follow(fn):
                 value = self._work(work)
         except NotDone as error:
             self._run(effect.did_not_happen(error))
@@ -211,7 +211,7 @@ class SyncRetriedSteps:
 
     def step(self, name: str, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """As `SyncContext.step`, tried again as `Context.with_retry` says. Raises StepFailed after the last try."""
-        return cast("T", self._context._step(name, lambda: fn(*args, **kwargs), self._retrying))  # noqa: SLF001 (its own)
+        return cast("T", self._context._step(name, fn, lambda: fn(*args, **kwargs), self._retrying))  # noqa: SLF001 (its own)
 
 
 class SyncOnceSteps:
@@ -223,7 +223,7 @@ class SyncOnceSteps:
 
     def step(self, name: str, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """As `SyncContext.step`, begun once, as `Context.once` says."""
-        return cast("T", self._context._once(name, lambda: fn(*args, **kwargs), self._lookup))  # noqa: SLF001 (its own)
+        return cast("T", self._context._once(name, fn, lambda: fn(*args, **kwargs), self._lookup))  # noqa: SLF001 (its own)
 
 
 async def _await(value: Awaitable[T]) -> T:

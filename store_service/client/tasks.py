@@ -63,10 +63,11 @@ class TaskStore:
         batch_metrics: BatchMetrics | None = None,
         interceptors: Sequence[grpc.aio.ClientInterceptor] = (),
     ) -> Self:
-        """A client for the running event loop, its figures in `batch_metrics`, which clients may share. It connects at the
-        first call, and again whenever it must. Without `tls` the connection is not encrypted, and the store asks nobody who
-        he is."""
-        channel = open_channel(address, tls, interceptors=interceptors)
+        """A client for the running event loop, its figures in `batch_metrics`, which clients may share, and its spans where
+        those have traces. It connects at the first call, and again whenever it must. Without `tls` the connection is not
+        encrypted, and the store asks nobody who he is."""
+        traces = None if batch_metrics is None else batch_metrics.traces
+        channel = open_channel(address, tls, interceptors=interceptors, traces=traces)
         return cls(channel, retry_seconds=retry_seconds, batching=batching, batch_metrics=batch_metrics)
 
     async def close(self) -> None:

@@ -10,7 +10,7 @@ import threading
 import uuid
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import grpc.aio
 import structlog
@@ -32,6 +32,9 @@ from store_service.client.tls import Tls
 from store_service.client.usage import BudgetAmounts
 from store_service.client.workflows import RetryPolicy, Workflow, Workflows, check_lease_seconds
 from store_service.telemetry import AdminServer, configure_logs, settle_garbage
+
+if TYPE_CHECKING:
+    from store_service.telemetry.traces import Traces
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -55,6 +58,7 @@ class Worker:
     - `batching`: whether what is written for several tasks at once travels in one call.
     - `admin_port`: answers `/livez`, `/readyz` and `/metrics` there; 0 takes a free port.
     - `registry`: where its figures go; one of its own when absent.
+    - `traces`: spans for its runs and their steps: `open_traces("its name")`.
     """
 
     def __init__(
@@ -72,6 +76,7 @@ class Worker:
         admin_host: str = "127.0.0.1",
         admin_port: int | None = None,
         registry: CollectorRegistry | None = None,
+        traces: "Traces | None" = None,
     ) -> None:
         if not 1 <= concurrency <= _MOST_CONCURRENCY:
             raise ValueError(f"concurrency must be 1 to {_MOST_CONCURRENCY}")
@@ -93,7 +98,8 @@ class Worker:
         )
         self._workflows = Workflows()
         self._metrics = WorkerMetrics(self.registry)
-        self._batch_metrics = BatchMetrics(self.registry) if batching else None
+        self._traces = traces
+        self._batch_metrics = BatchMetrics(self.registry, traces) if batching else None
         self._batchers: list[Batcher[Any, Any]] = []
         self._metrics.slots.set(concurrency)
         self._allowance = Allowance(concurrency, lease_seconds=lease_seconds)
@@ -148,7 +154,7 @@ class Worker:
     def run(self) -> None:
         """Works until SIGTERM or SIGINT, then drains and returns. A second signal gives all tasks back at once."""
         if not structlog.is_configured():
-            configure_logs()
+            configure_logs(traces=self._traces is not None)
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(self._serve_until_signal())
             # Closing the loop waits for user code that does not stop. Its tasks were given back: it is left behind.
@@ -172,7 +178,7 @@ class Worker:
         workflows = self._workflows.to_messages()
         if not workflows:
             raise ValueError("no workflow is registered; use @worker.workflow(name)")
-        self._channel: grpc.aio.Channel = open_channel(self._store, self._tls)
+        self._channel: grpc.aio.Channel = open_channel(self._store, self._tls, traces=self._traces)
         self._stub = leases_pb2_grpc.LeaseServiceStub(self._channel)
         if self._batch_metrics is not None:
             self._batchers = gather_calls(self._stub, self._batch_metrics)
@@ -245,6 +251,7 @@ class Worker:
             schemas=self._schemas,
             metrics=self._metrics,
             log=self._run_log,
+            traces=self._traces,
         )
         self._heartbeats.add(taken.held)
         self._running.add(run)

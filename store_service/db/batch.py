@@ -8,7 +8,7 @@ a statement of several tenants waits for a lock for a moment, then its tenants a
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import asyncpg
 import structlog
@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry, Histogram
 
 from store_service.db.fault_points import reaching_batch
 from store_service.db.pool import Locked
+from store_service.db.traces import Traces
 from store_service.fault_points import FaultPoints
 from store_service.model.limits import ANSWER_BYTES, BATCH_ITEMS
 from store_service.model.refusals import Reason, Refusal
@@ -31,14 +32,24 @@ PART_SECONDS: Final = 1.0
 
 
 class BatchMetrics:
-    """How large the batches are, by operation; and, in tests, the points that each reaches."""
+    """How large the batches are, by operation; with traces, whose they are; and, in tests, the points that each reaches."""
 
-    def __init__(self, registry: CollectorRegistry, *, points: FaultPoints | None = None) -> None:
+    def __init__(self, registry: CollectorRegistry, *, points: FaultPoints | None = None, traces: Traces | None = None) -> None:
         self.points = points
+        self.traces = traces
         self.items = Histogram(
             "tenure_store_batch_items", "Items in one statement.", ["operation"], registry=registry,
             buckets=(1, 2, 5, 10, 25, 50, 100, 250, 500),
         )  # fmt: skip
+
+
+@dataclass(eq=False, slots=True)
+class _Call(Generic[Item, Outcome]):
+    """One that waits."""
+
+    item: Item
+    answer: "asyncio.Future[Outcome]"
+    asker: Any
 
 
 @dataclass(eq=False, slots=True)
@@ -77,7 +88,8 @@ class Batcher(Generic[Item, Outcome]):
         self._parallel = parallel
         self._waits_for_rows = waits_for_rows
         self._items = metrics.items.labels(name)
-        self._waiting: list[tuple[Item, asyncio.Future[Outcome]]] = []
+        self._traces = metrics.traces
+        self._waiting: list[_Call[Item, Outcome]] = []
         self._running: dict[asyncio.Task[None], _Statement] = {}
         self._left_behind: set[asyncio.Task[list[Outcome | Refusal]]] = set()
 
@@ -85,7 +97,7 @@ class Batcher(Generic[Item, Outcome]):
         """Runs one item, with others where there are others. Raises its Refusal. A caller that is cancelled loses the
         answer, never the write."""
         answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self._waiting.append((item, answer))
+        self._waiting.append(_Call(item, answer, self._traces.asker() if self._traces is not None else None))
         self._start()
         return await answer
 
@@ -105,16 +117,16 @@ class Batcher(Generic[Item, Outcome]):
             held_back = {
                 tenant for one in self._running.values() if one.is_slow and self._waits_for_rows for tenant in one.tenants
             }
-            free = [position for position, (item, _) in enumerate(self._waiting) if self._tenant(item) not in held_back]
+            free = [position for position, call in enumerate(self._waiting) if self._tenant(call.item) not in held_back]
             if not free:
                 return
-            positions = {free[index] for index in self._wave([self._waiting[position][0] for position in free])}
-            batch = [pair for position, pair in enumerate(self._waiting) if position in positions]
-            self._waiting = [pair for position, pair in enumerate(self._waiting) if position not in positions]
+            positions = {free[index] for index in self._wave([self._waiting[position].item for position in free])}
+            batch = [call for position, call in enumerate(self._waiting) if position in positions]
+            self._waiting = [call for position, call in enumerate(self._waiting) if position not in positions]
             self._launch(batch, is_slow=False)
 
-    def _launch(self, batch: Sequence[tuple[Item, "asyncio.Future[Outcome]"]], *, is_slow: bool) -> None:
-        statement = _Statement(frozenset(self._tenant(item) for item, _ in batch), is_slow)
+    def _launch(self, batch: Sequence[_Call[Item, Outcome]], *, is_slow: bool) -> None:
+        statement = _Statement(frozenset(self._tenant(call.item) for call in batch), is_slow)
         task = asyncio.create_task(self._answer(batch, statement))
         self._running[task] = statement
         task.add_done_callback(self._ended)
@@ -127,24 +139,31 @@ class Batcher(Generic[Item, Outcome]):
         del self._running[task]
         self._start()
 
-    async def _answer(self, batch: Sequence[tuple[Item, "asyncio.Future[Outcome]"]], statement: _Statement) -> None:
+    async def _answer(self, batch: Sequence[_Call[Item, Outcome]], statement: _Statement) -> None:
         slow = asyncio.get_running_loop().call_later(SLOW_SECONDS, self._be_slow, statement)
         outcomes: Sequence[Outcome | Refusal] = [Refusal(Reason.OUTCOME_UNKNOWN)] * len(batch)
         try:
-            outcomes = await self._run_halving([item for item, _ in batch])
+            outcomes = await self._run_for(batch)
         except Locked:
-            for part in self._part([item for item, _ in batch]):
+            for part in self._part([call.item for call in batch]):
                 self._launch([batch[position] for position in part], is_slow=True)
             batch = outcomes = ()
         finally:
             slow.cancel()
-            for (_, answer), outcome in zip(batch, outcomes, strict=True):
-                if answer.done():
+            for call, outcome in zip(batch, outcomes, strict=True):
+                if call.answer.done():
                     continue
                 if isinstance(outcome, Refusal):
-                    answer.set_exception(outcome)
+                    call.answer.set_exception(outcome)
                 else:
-                    answer.set_result(outcome)
+                    call.answer.set_result(outcome)
+
+    async def _run_for(self, batch: Sequence[_Call[Item, Outcome]]) -> list[Outcome | Refusal]:
+        items = [call.item for call in batch]
+        if self._traces is None:
+            return await self._run_halving(items)
+        with self._traces.together(self._name, [call.asker for call in batch]):
+            return await self._run_halving(items)
 
     async def _run_parting(self, items: Sequence[Item], *, is_part: bool = False) -> list[Outcome | Refusal]:
         """A caller's own batch. The answer does not wait for a tenant whose rows others hold: what became of its items is to be

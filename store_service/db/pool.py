@@ -12,7 +12,8 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, sto
 
 from store_service.db.fault_points import connection_class
 from store_service.db.leaving import to_its_end
-from store_service.db.queries import Queries
+from store_service.db.queries import Queries, name_of
+from store_service.db.traces import Traces
 from store_service.fault_points import FaultPoints
 from store_service.model.refusals import Reason, Refusal
 
@@ -80,11 +81,18 @@ class Database:
     """
 
     def __init__(
-        self, pool: asyncpg.Pool, *, acquire_seconds: float, registry: CollectorRegistry, is_shared: bool = False
+        self,
+        pool: asyncpg.Pool,
+        *,
+        acquire_seconds: float,
+        registry: CollectorRegistry,
+        is_shared: bool = False,
+        traces: Traces | None = None,
     ) -> None:
         self._pool = pool
         self._is_shared = is_shared
         self._set_locally = Queries("pool.sql")["set_locally"]
+        self._traces = traces
         self._shares: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self._acquire_seconds = acquire_seconds
         self._waits = Histogram(
@@ -135,6 +143,12 @@ class Database:
             share.release()
 
     async def _run(self, query: str, arguments: Sequence[Any], *, lost: Reason) -> list[asyncpg.Record]:
+        if self._traces is None:
+            return await self._run_tried(query, arguments, lost)
+        with self._traces.statement(name_of(query)):
+            return await self._run_tried(query, arguments, lost)
+
+    async def _run_tried(self, query: str, arguments: Sequence[Any], lost: Reason) -> list[asyncpg.Record]:
         try:
             return await self._run_once(query, arguments, lost)
         except _CONTENTION:
@@ -208,6 +222,7 @@ async def open_database(
     acquire_seconds: float = 5.0,
     connect_seconds: float = 10.0,
     points: FaultPoints | None = None,
+    traces: Traces | None = None,
 ) -> Database:
     """Opens a pool of at most `size` connections; `is_shared` where the address is a PgBouncer's, in transaction mode. Raises
     STORAGE_UNAVAILABLE when the database cannot be reached."""
@@ -227,7 +242,7 @@ async def open_database(
         )
     except (*_LOST, *_NOT_APPLIED):
         raise Refusal(Reason.STORAGE_UNAVAILABLE) from None
-    return Database(pool, acquire_seconds=acquire_seconds, registry=registry, is_shared=is_shared)
+    return Database(pool, acquire_seconds=acquire_seconds, registry=registry, is_shared=is_shared, traces=traces)
 
 
 async def _keep(_: asyncpg.Connection) -> None:

@@ -23,3 +23,8 @@ class Queries(Mapping[str, str]):
 
     def __len__(self) -> int:
         return len(self._texts)
+
+
+def name_of(query: str) -> str:
+    """The name that a query has in its file."""
+    return query[3 : query.index("\n")]

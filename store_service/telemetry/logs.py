@@ -12,21 +12,33 @@ from typing import Any, BinaryIO, Final, Literal
 import msgspec
 import structlog
 
+from store_service.telemetry.opening import log_ids
+
 LogFormat = Literal["json", "console"]
 CALL: Final = "call"
 """The event of the line that each call has."""
 
 
-def configure_logs(*, level: str = "info", format: LogFormat = "json") -> None:  # noqa: A002 (the word of the setting)
+def configure_logs(
+    *,
+    level: str = "info",
+    format: LogFormat = "json",  # noqa: A002 (the word of the setting)
+    traces: bool = False,
+) -> None:
     """Sends every log line of this process, those of libraries too, to standard error in one form.
 
-    `level` is one of debug, info, warning, error. `json` is for machines, `console` for people.
+    `level` is one of debug, info, warning, error. `json` is for machines, `console` for people. With `traces`, lines of what
+    has a trace have its `trace_id` and `span_id`.
     """
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
+    to_line: structlog.typing.Processor = _to_line
+    if traces:
+        shared.append(log_ids())
+        to_line = _after(log_ids(), _to_line)
     render: list[structlog.typing.Processor]
     if format == "json":
         render = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(serializer=_to_json)]
@@ -35,7 +47,7 @@ def configure_logs(*, level: str = "info", format: LogFormat = "json") -> None: 
     threshold = logging.getLevelNamesMapping()[level.upper()]
     # Our own lines go straight to the stream, as JSON in one step; the detour that others' lines take costs five times.
     structlog.configure(
-        processors=[_to_line] if format == "json" else [*shared, *render],
+        processors=[to_line] if format == "json" else [*shared, *render],
         wrapper_class=_make_lines(threshold) if format == "json" else structlog.make_filtering_bound_logger(threshold),
         logger_factory=_Output(sys.stderr.buffer).logger if format == "json" else structlog.WriteLoggerFactory(sys.stderr),
         cache_logger_on_first_use=False,
@@ -50,6 +62,14 @@ def configure_logs(*, level: str = "info", format: LogFormat = "json") -> None: 
 def _has_somebody_to_answer(record: logging.LogRecord) -> bool:
     """All but what gRPC takes for an error: that the caller of an answer has left. Source: `_handle_exceptions` of grpc.aio."""
     return not record.getMessage().startswith("ExecuteBatchError raised in core by servicer method")
+
+
+def _after(first: structlog.typing.Processor, then: structlog.typing.Processor) -> structlog.typing.Processor:
+    def both(logger: Any, level: str, event: structlog.typing.EventDict) -> Any:
+        first(logger, level, event)
+        return then(logger, level, event)
+
+    return both
 
 
 def _make_lines(threshold: int) -> type[structlog.typing.FilteringBoundLogger]:

@@ -17,7 +17,7 @@ CONTEXT: Final = ROOT / ".tenure" / "images"
 UV: Final = Path(sys.executable).with_name("uv")
 PYTHON: Final = "3.11"  # of the base
 PLATFORM: Final = "x86_64-manylinux_2_28"
-EXTRAS: Final = {"store": ["--extra", "store", "--extra", "archive"], "bridge": ["--extra", "bridge"], "worker": []}
+EXTRAS: Final = {"store": ("store", "archive", "traces"), "bridge": ("bridge", "traces"), "worker": ("traces",)}
 VERSION: Final = version("tenure")
 
 
@@ -31,9 +31,10 @@ def fill_context() -> Path:
     CONTEXT.mkdir(parents=True)
     _run(UV, "build", "--quiet", "--wheel", "--out-dir", CONTEXT / "wheel", ROOT)
     (wheel,) = (CONTEXT / "wheel").glob("*.whl")
-    for name, extra in EXTRAS.items():
+    for name, extras in EXTRAS.items():
         locked, into = CONTEXT / f"{name}.txt", CONTEXT / name
-        _run(UV, "export", "--quiet", "--frozen", "--no-default-groups", "--no-emit-project", *extra, "--output-file", locked)
+        wanted = [f"--extra={extra}" for extra in extras]
+        _run(UV, "export", "--quiet", "--frozen", "--no-default-groups", "--no-emit-project", *wanted, "--output-file", locked)
         place = ("--target", into, "--python-version", PYTHON, "--python-platform", PLATFORM, "--only-binary", ":all:")
         _run(UV, "pip", "install", "--quiet", "--require-hashes", *place, "--requirement", locked)
         _run(UV, "pip", "install", "--quiet", "--no-deps", *place, wheel)

@@ -1,15 +1,21 @@
-"""The worker of the README, as an image: it finds its store in `STORE`, and its certificates in /etc/tenure/tls if there."""
+"""The worker of the README, as an image: it finds its store in `STORE`, its certificates in /etc/tenure/tls if there, and a
+collector of traces in `OTEL_EXPORTER_OTLP_ENDPOINT`."""
 
 import os
 from pathlib import Path
 from typing import Any
 
-from store_service.client import Context, Tls, Worker
+from store_service.client import Context, Tls, Worker, open_traces
 
 TLS = Path("/etc/tenure/tls")
 tls = Tls(ca=TLS / "ca.crt", certificate=TLS / "tls.crt", key=TLS / "tls.key") if TLS.exists() else None
 worker = Worker(
-    os.environ["STORE"], tls=tls, name="worker", admin_host="0.0.0.0", admin_port=int(os.environ.get("ADMIN_PORT", "7235"))
+    os.environ["STORE"],
+    tls=tls,
+    name="worker",
+    admin_host="0.0.0.0",
+    admin_port=int(os.environ.get("ADMIN_PORT", "7235")),
+    traces=open_traces("tenure-worker") if "OTEL_EXPORTER_OTLP_ENDPOINT" in os.environ else None,
 )
 
 

@@ -1,7 +1,9 @@
 """The overlays as a cluster would see them. Run by `make k8s-check`, in an environment of its own."""
 
+import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -12,7 +14,8 @@ import yaml
 
 K8S = Path(__file__).parents[2] / "k8s"
 KUBECTL = Path(sys.prefix) / "bin" / "kubectl"
-OVERLAYS = sorted(path.name for path in (K8S / "overlays").iterdir())
+TRACED = "production with traces"
+OVERLAYS = [*sorted(path.name for path in (K8S / "overlays").iterdir()), TRACED]
 
 Resource = Mapping[str, Any]
 
@@ -20,7 +23,17 @@ Resource = Mapping[str, Any]
 @cache
 def render(overlay: str) -> tuple[Resource, ...]:
     """Every resource of an overlay."""
-    command: list[str | Path] = [KUBECTL, "kustomize", K8S / "overlays" / overlay]
+    if overlay != TRACED:
+        return _render(K8S / "overlays" / overlay)
+    with tempfile.TemporaryDirectory() as folder:
+        parts = {"resources": "overlays/production", "components": "components/traces"}
+        paths = {kind: [os.path.relpath(K8S / part, Path(folder).resolve())] for kind, part in parts.items()}
+        (Path(folder) / "kustomization.yaml").write_text(yaml.safe_dump(paths))
+        return _render(Path(folder))
+
+
+def _render(folder: Path) -> tuple[Resource, ...]:
+    command: list[str | Path] = [KUBECTL, "kustomize", folder]
     rendered = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return tuple(yaml.safe_load_all(rendered))
 

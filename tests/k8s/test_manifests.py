@@ -10,7 +10,7 @@ from cloudcoil.models.cert_manager import v1 as cert_manager
 from cloudcoil.models.keda import v1alpha1 as keda
 from cloudcoil.models.prometheus_operator import v1 as prometheus
 
-from tests.k8s.conftest import K8S, Resource, render
+from tests.k8s.conftest import K8S, TRACED, Resource, render
 
 VERSIONS = ("1.32.0", "1.37.0")
 """The oldest Kubernetes that is still supported, and the newest."""
@@ -104,7 +104,7 @@ def test_secrets_are_named_and_never_written(resources: tuple[Resource, ...], ov
             for one in container.get("env", ()):
                 if re.search(r"DSN|PASSWORD|KEYS$|TOKEN$|ACCESS_KEY", one["name"]):
                     assert "secretKeyRef" in one.get("valueFrom", {}), f"{name} {one['name']}"
-    if overlay == "production":
+    if overlay != "dev":
         assert not [named(resource) for resource in resources if resource["kind"] == "Secret"]
 
 
@@ -161,6 +161,20 @@ def test_production_has_two_of_everything_spread_and_kept() -> None:
                 assert resource["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"] == 0, named(resource)
     (service,) = [each for each in resources if named(each) == "Service/tenure-store"]
     assert service["spec"]["clusterIP"] == "None", "gRPC's clients must see every store"
+
+
+def test_traces_are_on_everywhere_and_reach_their_collector_and_nobody_else() -> None:
+    resources = render(TRACED)
+    (settings,) = [each for each in resources if named(each) == "ConfigMap/tenure-traces"]
+    for name, _, spec in pods(resources):
+        (container, *_) = spec["containers"]
+        wanted = [{"configMapRef": {"name": "tenure-traces"}}] if OURS.search(name) and "migrate" not in name else []
+        assert container.get("envFrom", []) == wanted, name
+        on = [one["value"] for one in container.get("env", ()) if one["name"].endswith("_TRACES")]
+        assert on == (["true"] if name in ("Deployment/tenure-store", "Deployment/tenure-bridge") else []), name
+    (policy,) = [each for each in resources if named(each) == "NetworkPolicy/tenure-traces"]
+    (rule,) = policy["spec"]["egress"]
+    assert rule["ports"] == [{"port": int(settings["data"]["OTEL_EXPORTER_OTLP_ENDPOINT"].rpartition(":")[2])}]
 
 
 def test_every_alarm_has_its_entry_in_the_runbook() -> None:

@@ -3,7 +3,7 @@
 import sys
 from typing import Any
 
-from store_service.client import Context, ProtocolError, ToolError, Worker
+from store_service.client import Context, ProtocolError, ToolError, Worker, open_traces
 
 
 async def spread(ctx: Context, args: dict[str, Any]) -> dict[str, Any]:
@@ -28,6 +28,6 @@ async def spread(ctx: Context, args: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    worker = Worker(sys.argv[1], worker_id=sys.argv[2])
+    worker = Worker(sys.argv[1], worker_id=sys.argv[2], traces=open_traces("worker"))
     worker.workflow("spread", version=1)(spread)
     worker.run()

@@ -1,5 +1,5 @@
 """Store, bridge and worker as processes of their own: nothing of one tenant is in a byte that another receives, nor in any
-log or figure. Security checklist S1, S6, T4, T5, T15."""
+log, figure or trace. Security checklist S1, S6, T4, T5, T15."""
 
 import asyncio
 import base64
@@ -16,6 +16,7 @@ from tests.bridge.client import TASKS, Answer, Client, headers_for
 from tests.bridge.listening import listening
 from tests.pair import Pair
 from tests.security.authority import PUBLIC_URL, Authority
+from tests.telemetry.collector import Collector
 
 ROUTES: Final = """
 version: 1
@@ -62,7 +63,13 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Iterator[Pair]:
+def collector() -> Iterator[Collector]:
+    with Collector() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory, authority: Authority, collector: Collector) -> Iterator[Pair]:
     folder = tmp_path_factory.mktemp("canaries")
     routes = folder / "routes.yaml"
     routes.write_text(ROUTES)
@@ -71,8 +78,19 @@ def pair(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Iter
         "TENURE_BRIDGE_PUBLIC_URL": PUBLIC_URL,
         "TENURE_BRIDGE_STATE_KEYS": STATE_KEY,
         "TENURE_LOG_LEVEL": "debug",
+        "TENURE_BRIDGE_TRACES": "true",
+        **collector.settings,
     }
-    with Pair(folder, routes=routes, durable=False, bridge_settings=settings) as running:
+    store_settings = {"TENURE_STORE_TRACES": "true", **collector.settings}
+    running = Pair(
+        folder,
+        routes=routes,
+        durable=False,
+        bridge_settings=settings,
+        store_settings=store_settings,
+        worker_settings=collector.settings,
+    )
+    with running:
         running.start_worker("worker", "tests.security.canary_worker")
         yield running
 
@@ -140,8 +158,15 @@ async def live(users: Users, secret: str) -> list[str]:
     return [*own, state]
 
 
+def count(collector: Collector, name: str) -> int:
+    """How many spans of this name have come."""
+    return sum(span.name == name for _, span in collector.spans)
+
+
 @pytest.mark.row("S1", "T4", "T5", "T15")
-async def test_nothing_of_one_tenant_is_in_a_byte_of_another_nor_in_any_log_or_figure(users: Users, pair: Pair) -> None:
+async def test_nothing_of_one_tenant_is_in_a_byte_of_another_nor_in_any_log_figure_or_trace(
+    users: Users, pair: Pair, collector: Collector
+) -> None:
     secret = f"canary{uuid4().hex}"
     own = await live(users, secret)
     assert secret.encode() in users.ann.received
@@ -157,7 +182,10 @@ async def test_nothing_of_one_tenant_is_in_a_byte_of_another_nor_in_any_log_or_f
     for client in (users.ann, users.eve):
         assert client.token is not None
         secrets += client.token.split(".")
-    for name, text in {**logs, "figures": pair.figures()}.items():
+    await asyncio.to_thread(collector.wait_until, lambda: count(collector, "run spread") > len(ENDS))
+    assert {service for service, _ in collector.spans} == {"tenure-bridge", "tenure-store", "worker"}
+    assert count(collector, "tools/call acme_tool") > len(ENDS)
+    for name, text in {**logs, "figures": pair.figures(), "traces": collector.text}.items():
         assert [one for one in secrets if one in text] == [], name
     assert [one for one in ("acme-canary", "ann-canary", "acme_tool", "beta", *own) if one in pair.figures()] == []
 
