@@ -182,6 +182,10 @@ k8s-check: $(K8S_TOOLS)/.installed ## render the overlays of k8s/ and hold them 
 images: install ## build the images of store, bridge and worker with docker, podman or buildah
 	@$(BIN)/python -m tests.images.build
 
+.PHONY: images-local
+images-local: install ## build them, and Postgres, of Debian's packages, without a registry (as root)
+	@$(BIN)/python -m tests.images.build --local
+
 .PHONY: image-tools
 image-tools: ## install what image-test needs, from Debian's packages (as root)
 	@apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -yqq --no-install-recommends buildah debootstrap >/dev/null

@@ -7,6 +7,7 @@ import asyncio
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -19,18 +20,14 @@ import pytest
 
 from mcp_bridge.client import TaskClient
 from store_service.embedded import EmbeddedPostgres
-from tests.images.build import ROOT, VERSION, build
+from tests.images.base import BUILDAH, buildah
+from tests.images.build import EXTRAS, ROOT, VERSION, build_local
 from tests.pair import free_ports
 
-BASE = "localhost/tenure-base:test"
-FOLDER = ROOT / ".tenure" / "image-base"
-BUILDAH = {**os.environ, "BUILDAH_ISOLATION": "chroot", "STORAGE_DRIVER": "vfs"}
 START_SECONDS = 60
+USER = 65532
+LARGEST_BYTES = 180 * 2**20
 ROUTES = ROOT / "k8s" / "overlays" / "dev" / "routes.yaml"
-
-
-def buildah(*arguments: str | Path) -> str:
-    return subprocess.run(["buildah", *arguments], env=BUILDAH, check=True, capture_output=True, text=True).stdout.strip()
 
 
 @pytest.fixture(scope="module")
@@ -38,19 +35,7 @@ def images() -> None:
     """Store, bridge and worker, on a base of this machine's own."""
     for program in ("buildah", "debootstrap"):
         assert shutil.which(program), f"{program} is not installed; `make image-tools` installs it on Debian"
-    if not (FOLDER / "usr" / "bin" / "python3").exists():
-        FOLDER.parent.mkdir(exist_ok=True)
-        subprocess.run(
-            ["debootstrap", "--variant=minbase", "--include=python3,ca-certificates", "bookworm", str(FOLDER)],
-            check=True,
-            stdout=subprocess.DEVNULL,
-        )
-    container = buildah("from", "scratch")
-    buildah("add", "-q", container, FOLDER, "/")
-    buildah("commit", "-q", container, BASE)
-    buildah("rm", container)
-    os.environ.update({key: BUILDAH[key] for key in ("BUILDAH_ISOLATION", "STORAGE_DRIVER")})
-    build(BASE)
+    build_local()
 
 
 class Container:
@@ -133,3 +118,23 @@ def test_the_pair_and_a_worker_run_from_their_images(images: None, tmp_path: Pat
 async def call(url: str) -> str:
     async with TaskClient(url) as client:
         return (await client.call_tool("greet_all", {"names": ["Ann", "Bob"]})).text
+
+
+@pytest.mark.parametrize("image", EXTRAS)
+def test_an_image_has_no_shell_no_root_and_nothing_that_its_user_may_write(images: None, image: str) -> None:
+    container = buildah("from", f"localhost/tenure-{image}:{VERSION}")
+    try:
+        root = Path(buildah("mount", container))
+        files = [path for path in root.rglob("*") if not path.is_symlink()]
+        programs = {path.name for path in files if path.is_file() and path.stat().st_mode & stat.S_IXUSR}
+        assert "python3.11" in programs
+        assert programs & {"sh", "bash", "dash", "busybox", "apt", "dpkg", "perl", "pip", "su"} == set()
+        writable = [path for path in files if path.stat().st_uid == USER or path.stat().st_mode & stat.S_IWOTH]
+        assert [str(path.relative_to(root)) for path in writable] == ["tmp"]
+        assert [path for path in files if path.stat().st_mode & (stat.S_ISUID | stat.S_ISGID)] == []
+        assert buildah("inspect", "--format", "{{.OCIv1.Config.User}}", container) == f"{USER}:{USER}"
+        size = sum(path.stat().st_size for path in files if path.is_file())
+        print(f"{image}: {size / 2**20:.0f} MiB")
+        assert size < LARGEST_BYTES
+    finally:
+        buildah("rm", container)
