@@ -2,13 +2,15 @@
 `store_service/fault_points.py`."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import asyncpg
 
+from store_service.db.queries import name_of
 from store_service.fault_points import FaultPoints
 
+Answer = TypeVar("Answer")
+Statement = Callable[[asyncpg.Connection, str, Sequence[Any]], Awaitable[Answer]]
 Batch = Callable[[Sequence[Any]], Awaitable[Sequence[Any]]]
 
 WRITES: Final = frozenset(
@@ -36,29 +38,23 @@ POINTS: Final = frozenset(
 )
 
 
-def connection_class(points: FaultPoints | None) -> Any:
-    """Connections that reach the points, or asyncpg's own where there are none."""
+def reaching_statement(points: FaultPoints | None, run: Statement[Answer]) -> Statement[Answer]:
+    """What runs a statement of its own transaction, and reaches its points if it is one that writes; as it is where there are
+    none."""
     if points is None:
-        return asyncpg.Connection
+        return run
     reach = points.reach
 
-    class Reaching(asyncpg.Connection):  # type: ignore[misc] # the driver has no types
-        async def fetch(self, query: str, *args: Any, **named: Any) -> Any:
-            return await around(query, partial(super().fetch, query, *args, **named))
-
-        async def fetchval(self, query: str, *args: Any, **named: Any) -> Any:
-            return await around(query, partial(super().fetchval, query, *args, **named))
-
-    async def around(query: str, statement: Callable[[], Awaitable[Any]]) -> Any:
-        name = query.partition("\n")[0].removeprefix("-- ")
+    async def reach_and_run(connection: asyncpg.Connection, query: str, arguments: Sequence[Any]) -> Answer:
+        name = name_of(query)
         if name not in WRITES:
-            return await statement()
+            return await run(connection, query, arguments)
         await reach(f"store.{name}.before_commit")
-        answer = await statement()
+        answer = await run(connection, query, arguments)
         await reach(f"store.{name}.after_commit")
         return answer
 
-    return Reaching
+    return reach_and_run
 
 
 def reaching_batch(points: FaultPoints | None, operation: str, run: Batch) -> Batch:

@@ -10,7 +10,7 @@ import asyncpg
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from store_service.db.fault_points import connection_class
+from store_service.db.fault_points import reaching_statement
 from store_service.db.leaving import to_its_end
 from store_service.db.queries import Queries, name_of
 from store_service.db.traces import Traces
@@ -88,8 +88,10 @@ class Database:
         registry: CollectorRegistry,
         is_shared: bool = False,
         traces: Traces | None = None,
+        points: FaultPoints | None = None,
     ) -> None:
         self._pool = pool
+        self._fetch = reaching_statement(points, self._fetch_rows)
         self._is_shared = is_shared
         self._set_locally = Queries("pool.sql")["set_locally"]
         self._traces = traces
@@ -192,7 +194,7 @@ class Database:
                     connection.terminate()
             await self._pool.release(connection)
 
-    async def _fetch(self, connection: asyncpg.Connection, query: str, arguments: Sequence[Any]) -> list[asyncpg.Record]:
+    async def _fetch_rows(self, connection: asyncpg.Connection, query: str, arguments: Sequence[Any]) -> list[asyncpg.Record]:
         rows: list[asyncpg.Record]
         if self._is_shared:
             async with connection.transaction():
@@ -236,13 +238,12 @@ async def open_database(
             command_timeout=20,
             max_inactive_connection_lifetime=300,
             reset=_keep,
-            connection_class=connection_class(points),
             server_settings=settings,
             statement_cache_size=0 if is_shared else 100,
         )
     except (*_LOST, *_NOT_APPLIED):
         raise Refusal(Reason.STORAGE_UNAVAILABLE) from None
-    return Database(pool, acquire_seconds=acquire_seconds, registry=registry, is_shared=is_shared, traces=traces)
+    return Database(pool, acquire_seconds=acquire_seconds, registry=registry, is_shared=is_shared, traces=traces, points=points)
 
 
 async def _keep(_: asyncpg.Connection) -> None:

@@ -13,14 +13,14 @@ import contextlib
 import functools
 import hashlib
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import Any, Final, ParamSpec, TypeVar
 
 import asyncpg
 import structlog
 from prometheus_client import CollectorRegistry, Gauge
 
-from store_service.db.fault_points import connection_class
+from store_service.db.fault_points import reaching_statement
 from store_service.db.followers import Follower, Followers
 from store_service.db.leaving import to_its_end
 from store_service.db.queries import Queries
@@ -107,7 +107,7 @@ class Wakeups:
         points: FaultPoints | None = None,
     ) -> None:
         self._dsn = dsn
-        self._connection_class = connection_class(points)
+        self._run_one = reaching_statement(points, _run_one)
         self._seconds_now = seconds_now
         queries = Queries("chores.sql")
         self._notify = queries["notify"]
@@ -220,7 +220,6 @@ class Wakeups:
                     self._dsn,
                     timeout=10,
                     command_timeout=_ANSWER_SECONDS,
-                    connection_class=self._connection_class,
                     server_settings={"application_name": "tenure-wakeups"},
                 )
             except _LOST:
@@ -251,7 +250,7 @@ class Wakeups:
         self._heard_at = self._seconds_now()
         text = _ALL  # nor could anybody hear of what happened here
         while True:
-            await connection.fetchval(self._notify, CHANNEL, text)  # a peer that went without a word is found out, too
+            await self._run_one(connection, self._notify, (CHANNEL, text))  # a peer that went without a word is found out, too
             await asyncio.sleep(_PAUSE_SECONDS)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_PING_SECONDS):
@@ -261,6 +260,10 @@ class Wakeups:
             self._unsent_event.clear()
             topics, self._unsent = self._unsent, set()
             text = _ALL if len(topics) > _MOST_TOPICS else " ".join(sorted(topics)) or _HERE
+
+
+async def _run_one(connection: asyncpg.Connection, query: str, arguments: Sequence[Any]) -> None:
+    await connection.fetchval(query, *arguments)
 
 
 def _digest(topic: str) -> str:
