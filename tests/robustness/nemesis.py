@@ -13,6 +13,7 @@ import asyncpg
 
 from store_service.db.migrate import keep_epoch
 from tests.robustness.history import now_us
+from tests.robustness.points import ACTIONS, RUN_POINTS
 from tests.robustness.postgres import make_replica
 from tests.robustness.proxy import Mode
 from tests.robustness.surroundings import BOUNCER, CLOCKS, CODE, DISK, POOL, ROLL, Surroundings
@@ -26,6 +27,7 @@ CUTS: Final = {
 }  # fmt: skip
 CRASH: Final = "crash postgres"
 FAILOVER: Final = "fail over"
+POINTS: Final = tuple(f"point {action}" for action in ACTIONS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,9 @@ def _details(draw: random.Random, kind: str) -> tuple[str, str, float]:
         ways = [f"{store}>postgres" for store in STORES]
         ways += [f"{side}>{store}" for side in ("workers", "workers", "bridges", "clients") for store in STORES]
         return draw.choice(list(CUTS)), draw.choice(ways), draw.uniform(0.3, 5.0)
+    if kind == "point":
+        what = draw.choices(POINTS, list(ACTIONS.values()))[0]
+        return what, draw.choice(RUN_POINTS), draw.uniform(0.2, 4.0)
     if kind == "clock":
         return draw.choice(list(CLOCKS)), draw.choice((*STORES, *BRIDGES, *WORKERS)), draw.uniform(3.0, 15.0)
     if kind == BOUNCER:
@@ -139,6 +144,10 @@ class Nemesis:
                 world.resume(part)
         elif fault.kind in CUTS:
             await self._cut(fault)
+        elif fault.kind in POINTS:
+            action = fault.kind.removeprefix("point ")
+            seconds = f" {fault.seconds:.3f}" if action == "sleep" else ""
+            await world.armoury.fire(fault.target, action + seconds)
         elif fault.kind in CLOCKS:
             await self._surroundings.shift_clock(fault.target, fault.kind, fault.seconds)
         elif fault.kind == CODE:

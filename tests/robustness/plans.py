@@ -45,22 +45,23 @@ PLANS: Final = {
         name="smoke", seconds=90,
         faults={
             "kill": 12, "pause": 7, "cut": 8, CRASH: 1, "backends": 2, "listen": 1, "locks": 1, "clock": 2, POOL: 1, CODE: 1,
+            "point": 20,
         },
         operations=20_000, pace_per_second=330, most_tasks=6_000, callers=5, lessees=2, mcp_clients=3,
         brisk_clients=0, stretch_seconds=90,
-        hard={"operations": 20_000, "kills": 10, "pauses": 5, "cuts": 5},
+        hard={"operations": 20_000, "kills": 10, "pauses": 5, "cuts": 5, "points": 8},
     ),
     "soak": Plan(
         name="soak", seconds=3600,
         faults={
             "kill": 280, "pause": 150, "cut": 190, CRASH: 22, FAILOVER: 7, "backends": 60, "listen": 20, "locks": 20,
-            "snapshot": 6, "clock": 30, POOL: 15, CODE: 20, DISK: 6, ROLL: 12,
+            "snapshot": 6, "clock": 30, POOL: 15, CODE: 20, DISK: 6, ROLL: 12, "point": 720,
         },
         operations=500_000, pace_per_second=220, most_tasks=200_000, callers=5, lessees=2, mcp_clients=3,
         brisk_clients=1, stretch_seconds=600,
         hard={
             "operations": 500_000, "tasks": 25_000, "kills": 200, "pauses": 100, "cuts": 100, "crashes": 15, "failovers": 5,
-            "clocks": 20, "disks": 3, "restarts": 8, "hogs": 20,
+            "clocks": 20, "disks": 3, "restarts": 8, "hogs": 20, "points": 400,
         },
     ),
 }  # fmt: skip

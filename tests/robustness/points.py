@@ -13,7 +13,7 @@ from store_service.rpc.fault_points import POINTS as REPLY_POINTS
 POINTS: Final = COMMIT_POINTS | REPLY_POINTS | ARCHIVE_POINTS | BRIDGE_POINTS
 
 _STATEMENTS: Final = (
-    *("create_tasks", "cancel_tasks", "attach_tasks", "answer_inputs", "publish_signal", "fork_task", "claim_tasks"),
+    *("create_tasks", "cancel_tasks", "answer_inputs", "publish_signal", "fork_task", "claim_tasks"),
     *("heartbeat_tasks", "append_checkpoints", "finish_tasks", "suspend_tasks", "reserve_budget", "settle_budget"),
     *("promote_due", "notify", "claim_cleanup", "release_cleanup", "remove_tasks", "confirm_export", "place_hold"),
     *("release_hold", "prepare_purge", "claim_purge", "decide_purge", "execute_purge"),
@@ -22,7 +22,7 @@ _BATCHED: Final = (
     *("create_tasks", "get_tasks", "cancel_tasks", "heartbeat_tasks", "append_checkpoints", "finish_tasks", "suspend_tasks"),
 )
 _METHODS: Final = (
-    *("CreateTask", "CreateTasks", "CancelTask", "AttachTask", "AnswerInputs", "PublishSignal", "ForkTask", "LeaseTasks"),
+    *("CreateTask", "CreateTasks", "CancelTask", "AnswerInputs", "PublishSignal", "ForkTask", "LeaseTasks"),
     *("HeartbeatTask", "HeartbeatTasks", "AppendCheckpoints", "CompleteTasks", "CompleteAndLeaseTasks", "FailTask"),
     *("ReleaseTask", "SuspendTask", "ReserveBudget", "SettleBudget"),
 )
@@ -33,7 +33,7 @@ RUN_POINTS: Final = tuple(
         | {f"store.{name}.before_reply" for name in _METHODS}
         | {"store.WatchTasks.before_message", "store.WatchLeases.before_message"}
         | ARCHIVE_POINTS
-        | BRIDGE_POINTS - {point for point in BRIDGE_POINTS if ".legacy." in point}
+        | BRIDGE_POINTS - {point for point in BRIDGE_POINTS if ".legacy." in point or "AttachTask" in point}
     )
 )
 """Those that a run reaches all the time."""

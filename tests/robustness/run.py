@@ -24,7 +24,7 @@ from tests.robustness.clients.state import Client, Shared
 from tests.robustness.clients.wire import open_apis
 from tests.robustness.evidence import keep_evidence, read_evidence
 from tests.robustness.history import History
-from tests.robustness.nemesis import CRASH, CUTS, FAILOVER, KILLS, PAUSES, Nemesis, as_json, draw_plan
+from tests.robustness.nemesis import CRASH, CUTS, FAILOVER, KILLS, PAUSES, POINTS, Nemesis, as_json, draw_plan
 from tests.robustness.plans import Plan
 from tests.robustness.surroundings import BOUNCER, CLOCKS, CODE, DISK, POOL, ROLL, Surroundings
 from tests.robustness.world import World, descriptors, resident_bytes
@@ -45,7 +45,8 @@ async def run(plan: Plan, *, seed: int, seconds: float, root: Path, keep: bool) 
     print(f"seed {seed}, {seconds:g} s, {folder}", flush=True)
     began = time.monotonic()
     history: History | None = None
-    async with World(folder, small_disk=DISK in plan.faults, pgbouncer=BOUNCER in plan.faults) as world:
+    disk, pooled = DISK in plan.faults, BOUNCER in plan.faults
+    async with World(folder, small_disk=disk, pgbouncer=pooled) as world:
         history = History(folder / "history.jsonl")
         shared = Shared(history, plan.pace_per_second, plan.most_tasks)
         nemesis = Nemesis(world, Surroundings(world, shared))
@@ -180,6 +181,7 @@ def _counts(nemesis: Nemesis) -> dict[str, int]:
         "crashes": counts.get(CRASH, 0), "failovers": counts.get(FAILOVER, 0),
         "clocks": sum(counts.get(kind, 0) for kind in CLOCKS), "restarts": counts.get(ROLL, 0),
         "disks": counts.get(DISK, 0), "hogs": counts.get(POOL, 0) + counts.get(CODE, 0),
+        "points": sum(counts.get(kind, 0) for kind in POINTS),
     }  # fmt: skip
 
 

@@ -13,10 +13,12 @@ import asyncpg
 from taskstore.v1 import budgets_pb2, budgets_pb2_grpc, tenants_pb2, tenants_pb2_grpc, types_pb2
 
 from store_service.client.channel import open_channel
+from store_service.fault_points import EXIT_CODE
 from tests.pair import PairError, Process, free_ports
 from tests.pgbouncer import PgBouncer
 from tests.robustness.disk import SmallDisk
 from tests.robustness.ledger import Ledger
+from tests.robustness.points import Armoury
 from tests.robustness.postgres import Server, make_primary
 from tests.robustness.proxy import Proxy
 
@@ -69,6 +71,7 @@ class World:
         self.folder = folder
         folder.mkdir(parents=True)
         (folder / "archive").mkdir()
+        self.armoury = Armoury(folder / "faults")
         self.disk = SmallDisk.mount(folder / "postgres", _DISK_MIB) if small_disk else None
         self._workers = workers
         self._drain_seconds = drain_seconds
@@ -163,7 +166,8 @@ class World:
         part.starts += 1
         arguments = [each.replace("{start}", str(part.starts)) for each in part.arguments]
         log = self.folder / f"{part.name}.log"
-        part.process = Process(part.name, arguments, environment={**part.environment, **part.clock}, log=log)
+        environment = {**part.environment, **part.clock}
+        part.process = Process(part.name, arguments, environment=environment, log=log)
 
     def kill(self, part: Part) -> None:
         """Ends it at once; the supervisor starts it again."""
@@ -203,7 +207,7 @@ class World:
                     code = part.process._popen.returncode
                     if part.expected_ends > 0:
                         part.expected_ends -= 1
-                    elif self.postgres.is_running and code not in (0, 1):
+                    elif self.postgres.is_running and code not in (0, 1, EXIT_CODE):
                         part.unexpected_ends.append(f"{part.name} ended with {code}: {part.process.tail(3)}")
                 if not part.is_held_down and now - since[part.name] > 0.3:
                     del since[part.name]
@@ -224,6 +228,7 @@ class World:
                 "TENURE_STORE_MAX_CONNECTION_AGE_SECONDS": "20", "TENURE_STORE_CLEANUP": "true",
                 "TENURE_STORE_CLEANUP_SCAN_SECONDS": "1", "TENURE_STORE_CLEANUP_LEASE_SECONDS": "5",
                 "TENURE_STORE_CLEANUP_TENANTS_AT_ONCE": "2", "TENURE_STORE_ARCHIVE": str(self.folder / "archive"),
+                "TENURE_STORE_FAULT_POINTS": str(self.armoury.folder),
             }  # fmt: skip
             if self._is_pooled:
                 environment["TENURE_STORE_POOLED_DSN"] = self.postgres.dsn(self.proxies[f"{name}>pgbouncer"].listen)
@@ -234,6 +239,7 @@ class World:
                 "TENURE_BRIDGE_ADMIN_PORT": str(self._bridge_admin_ports[number]),
                 "TENURE_BRIDGE_DRAIN_SECONDS": str(self._drain_seconds),
                 "TENURE_BRIDGE_STORE": self.address("bridges"), "TENURE_LOG_LEVEL": "warning",
+                "TENURE_BRIDGE_FAULT_POINTS": str(self.armoury.folder),
                 "TENURE_BRIDGE_STATE_KEYS": "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=",
             }  # fmt: skip
             self.parts[name] = Part(name, ["-m", "mcp_bridge", "serve"], environment, self._bridge_admin_ports[number])
