@@ -23,7 +23,8 @@ ASK_SECONDS: Final = 2.0
 RETIRE_SECONDS: Final = 30.0
 """How long calls may take that are under way to a cell that no tenant lives in any more."""
 FOLLOW_AGAIN_SECONDS: Final = 0.25
-"""How long until a task is followed in the other cell."""
+"""How long until a task is followed in the other cell, where the store says nothing else."""
+_MOVED: Final = "TENANT_MOVED"
 
 Connect = Callable[[str], TaskStore]
 """A client of the stores at an address."""
@@ -130,11 +131,12 @@ class Cells:
             except StoreError as error:
                 if not self.goes_on(error, store, wanted.tenant_id):
                     raise
-            await asyncio.sleep(FOLLOW_AGAIN_SECONDS)
+                pause_seconds = _pause_seconds(error)
+            await asyncio.sleep(pause_seconds)
 
     def goes_on(self, error: StoreError, store: TaskStore, tenant_id: str) -> bool:
-        """Whether the tenant's cell is another than the one that failed."""
-        return error.is_transient and self.of(tenant_id) is not store
+        """Whether the tenant's cell is another than the one that failed, or will be soon."""
+        return error.reason == _MOVED or (error.is_transient and self.of(tenant_id) is not store)
 
     async def _ask(self, tenant_id: str, ask: Callable[[TaskStore], Awaitable[Answer]]) -> Answer:
         store = self.of(tenant_id)
@@ -143,7 +145,7 @@ class Cells:
         except StoreError as error:
             if error.is_transient:
                 self._metrics.cell_failures.labels(self._routes.now.cell_of(tenant_id)).inc()
-            if not self.goes_on(error, store, tenant_id):
+            if not error.is_transient or self.of(tenant_id) is store:
                 raise
         return await ask(self.of(tenant_id))
 
@@ -206,7 +208,7 @@ class FollowedTask:
 
     def _hear(self, news: Snapshot | StoreError) -> None:
         if isinstance(news, StoreError) and self._cells.goes_on(news, self._store, self._wanted.tenant_id):
-            self._again = asyncio.get_running_loop().call_later(FOLLOW_AGAIN_SECONDS, self._follow_again)
+            self._again = asyncio.get_running_loop().call_later(_pause_seconds(news), self._follow_again)
         else:
             self._told(news)
 
@@ -215,3 +217,7 @@ class FollowedTask:
             self._follow()
         except StoreError as error:
             self._told(error)
+
+
+def _pause_seconds(error: StoreError) -> float:
+    return FOLLOW_AGAIN_SECONDS if error.retry_after_ms is None else error.retry_after_ms / 1000

@@ -35,7 +35,7 @@ _NEVER_MS: Final = 2**53
 _QUIET_PER_POLL: Final = 10
 
 # Refusals that waiting may cure. An empty reason: the answer did not come from the store itself.
-_TROUBLE: Final = frozenset(("", "STORAGE_UNAVAILABLE", "OUTCOME_UNKNOWN", "DRAINING", "OVERLOADED"))
+_TROUBLE: Final = frozenset(("", "STORAGE_UNAVAILABLE", "OUTCOME_UNKNOWN", "DRAINING", "OVERLOADED", "TENANT_MOVED"))
 
 
 def is_terminal(task: types_pb2.Task) -> bool:

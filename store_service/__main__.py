@@ -1,4 +1,4 @@
-"""`tenure-store`, or `python -m store_service`: serve | migrate | doctor | epoch | dev-certs; the commands of operators."""
+"""`tenure-store`, or `python -m store_service`: serve | migrate | doctor | epoch | tenant | dev-certs; operators'."""
 
 import argparse
 import asyncio
@@ -11,11 +11,14 @@ from pathlib import Path
 import structlog
 
 from store_service.archive.errors import ArchiveError
-from store_service.config import Config, ConfigError, read_config
+from store_service.config import Config, ConfigError, MoveConfig, read_config, read_move
 from store_service.db.migrate import SchemaError, bump_epoch, keep_epoch, migrate
+from store_service.db.moves import open_move
 from store_service.dev_certs import make_dev_certs
 from store_service.doctor import examine
+from store_service.model.moves import MoveError
 from store_service.model.refusals import Refusal
+from store_service.operations.moves import keep_tenant, move_tenant
 from store_service.operator import command as operator
 from store_service.rpc.policy import PolicyError
 from store_service.server import Store
@@ -39,6 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_output(doctor)
     epoch = commands.add_parser("epoch", help="after a restore or a failover")
     epoch.add_argument("action", choices=["bump", "keep"], help="bump: make every lease worthless; keep: nothing was lost")
+    _add_tenant(commands.add_parser("tenant", help="move a tenant to another cell, see Past one Postgres in the README"))
     certs = commands.add_parser("dev-certs", help="make certificates and a policy for trials, see the README")
     certs.add_argument("folder", type=Path)
     certs.add_argument("--host", action="append", default=[], metavar="NAME", help="a name of the store besides localhost")
@@ -49,6 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if options.command == "dev-certs":
             return _make_dev_certs(options.folder, options.host)
+        if options.command == "tenant":
+            return _run(_move_tenant(read_move(os.environ), options))
         config = read_config(os.environ)
         configure_logs(
             level=config.log_level, format="json" if config.log_format == "json" else "console", traces=config.traces
@@ -62,9 +68,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return _run(tell_findings(examine(config), options.output))
             case _:
                 return _run(_bump_epoch(config) if options.action == "bump" else _keep_epoch(config))
-    except (ArchiveError, ConfigError, PolicyError, SchemaError, TracesNotInstalled, Refusal, OSError, ValueError) as error:
+    except (
+        *(ArchiveError, ConfigError, MoveError, PolicyError, SchemaError, TracesNotInstalled, Refusal),
+        *(OSError, ValueError),
+    ) as error:
         print(f"tenure-store: {error}", file=sys.stderr)
         return 1
+
+
+def _add_tenant(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", required=True)
+    move = actions.add_parser(
+        "move",
+        help="move it from the database TENURE_MOVE_FROM_DSN to TENURE_MOVE_TO_DSN, or go on where a move was broken off",
+    )
+    move.add_argument(
+        "--drain-seconds", type=float, default=30.0, help="how long work that is leased may go on before it is taken away (30)"
+    )
+    stay = actions.add_parser("stay", help="take back a move that has not come to its end")
+    for each in (move, stay):
+        each.add_argument("tenant_id", metavar="TENANT")
 
 
 def _run(work: "asyncio._CoroutineLike[int]") -> int:
@@ -126,6 +149,18 @@ async def _migrate(config: Config) -> int:
     for migration in applied:
         print(f"applied {migration.number:04} {migration.phase} {migration.name}")
     print("the schema is current")
+    return 0
+
+
+async def _move_tenant(config: MoveConfig, options: argparse.Namespace) -> int:
+    def tell(text: str) -> None:
+        print(f"{options.tenant_id}: {text}", flush=True)
+
+    async with open_move(config.from_dsn, config.to_dsn, options.tenant_id) as (source, target):
+        if options.action == "move":
+            await move_tenant(source, target, drain_seconds=options.drain_seconds, tell=tell)
+        else:
+            await keep_tenant(source, target, tell=tell)
     return 0
 
 

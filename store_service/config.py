@@ -130,6 +130,26 @@ def read_archive(environment: Mapping[str, str], address: str | None = None) -> 
     return config.archive_settings()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveConfig:
+    """Between which databases a tenant moves, for who moves it."""
+
+    from_dsn: str
+    """Where it lives: `postgresql://user:password@host:port/database`. `TENURE_MOVE_FROM_DSN`."""
+    to_dsn: str
+    """Where it goes. `TENURE_MOVE_TO_DSN`."""
+
+
+def read_move(environment: Mapping[str, str]) -> MoveConfig:
+    """Reads both addresses. Raises ConfigError for one that is missing."""
+    found = [environment.get(name, "").strip() for name in ("TENURE_MOVE_FROM_DSN", "TENURE_MOVE_TO_DSN")]
+    if not all(found):
+        raise ConfigError(
+            "set TENURE_MOVE_FROM_DSN and TENURE_MOVE_TO_DSN: the databases where the tenant lives and where it goes"
+        )
+    return MoveConfig(from_dsn=found[0], to_dsn=found[1])
+
+
 def _values(environment: Mapping[str, str]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     names = {_variable(field.name): field for field in fields(Config)}

@@ -15,7 +15,7 @@ import structlog
 from prometheus_client import CollectorRegistry, Histogram
 
 from store_service.db.fault_points import reaching_batch
-from store_service.db.pool import Locked
+from store_service.db.pool import Locked, Moved
 from store_service.db.traces import Traces
 from store_service.fault_points import FaultPoints
 from store_service.model.limits import ANSWER_BYTES, BATCH_ITEMS
@@ -64,8 +64,9 @@ class Batcher(Generic[Item, Outcome]):
     """Gathers single calls of one operation into batches.
 
     `tenant` tells whose an item is; `key` names what no two items of one statement may share; `size` is an item's bytes of
-    payload. At most `parallel` statements are under way, besides slow ones, of which a tenant has one; each of at most 500
-    items and 4 MiB. What waits for no rows, as it reads, is slow for other reasons, and counts.
+    payload; `moved` is how items are refused whose tenant moves to another cell. At most `parallel` statements are under way,
+    besides slow ones, of which a tenant has one; each of at most 500 items and 4 MiB. What waits for no rows, as it reads, is
+    slow for other reasons, and counts.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class Batcher(Generic[Item, Outcome]):
         size: Callable[[Item], int] = lambda _: 0,
         parallel: int = 2,
         waits_for_rows: bool = True,
+        moved: Reason = Reason.TENANT_MOVED,
     ) -> None:
         self._name = name
         self._run: Run[Item, Outcome] = reaching_batch(metrics.points, name, run)
@@ -87,6 +89,7 @@ class Batcher(Generic[Item, Outcome]):
         self._size = size
         self._parallel = parallel
         self._waits_for_rows = waits_for_rows
+        self._moved = moved
         self._items = metrics.items.labels(name)
         self._traces = metrics.traces
         self._waiting: list[_Call[Item, Outcome]] = []
@@ -201,6 +204,10 @@ class Batcher(Generic[Item, Outcome]):
             if len({self._tenant(item) for item in items}) > 1:
                 raise
             return [refusal] * len(items)
+        except Moved as refusal:  # the others go on without them
+            left = [item for item in items if self._tenant(item) not in refusal.tenants]
+            ran = iter(await self._run_halving(left) if 0 < len(left) < len(items) else [refusal] * len(left))
+            return [Refusal(self._moved) if self._tenant(item) in refusal.tenants else next(ran) for item in items]
         except Refusal as refusal:
             return [refusal] * len(items)
         except asyncpg.PostgresError:  # whatever it choked on, it was rolled back: find the item

@@ -7,6 +7,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 import asyncpg
+import msgspec
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
@@ -55,6 +56,9 @@ _LOST = (
     OSError,
 )
 
+_MOVED = "TN001"
+"""Raised by `tenure.allow`."""
+
 
 AWAY = tuple(kind for kind in (*_LOST, *_NOT_APPLIED) if issubclass(kind, asyncpg.PostgresError | asyncpg.InterfaceError))
 """What Postgres itself, or the driver, says when there is no connection to be had, or no longer."""
@@ -65,6 +69,14 @@ class Locked(Refusal):
 
     def __init__(self) -> None:
         super().__init__(Reason.STORAGE_UNAVAILABLE)
+
+
+class Moved(Refusal):
+    """Tenants that the statement names are being moved to another cell, or were. Nothing was applied."""
+
+    def __init__(self, tenants: Sequence[str]) -> None:
+        super().__init__(Reason.TENANT_MOVED)
+        self.tenants = frozenset(tenants)
 
 
 class Database:
@@ -188,6 +200,10 @@ class Database:
         except _LOST:
             broken = True
             raise Refusal(lost) from None
+        except asyncpg.PostgresError as error:
+            if error.sqlstate == _MOVED:
+                raise Moved(msgspec.json.decode(error.detail, type=list[str])) from None
+            raise
         finally:
             if broken:
                 with contextlib.suppress(asyncpg.InterfaceError):  # the pool may have seen its end before us

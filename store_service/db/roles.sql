@@ -5,7 +5,7 @@
 DO $$
 DECLARE name text;
 BEGIN
-  FOREACH name IN ARRAY ARRAY['tenure_app', 'tenure_scheduler', 'tenure_governance', 'tenure_metrics'] LOOP
+  FOREACH name IN ARRAY ARRAY['tenure_app', 'tenure_scheduler', 'tenure_governance', 'tenure_metrics', 'tenure_mover'] LOOP
     BEGIN
       IF to_regrole(name) IS NULL THEN
         EXECUTE format('CREATE ROLE %I NOLOGIN NOINHERIT', name);
@@ -21,17 +21,19 @@ END $$
 -- name: grant_rights
 -- `tenure_app` is the store: what is written once is never changed by it, what is kept as proof is never deleted.
 -- `tenure_scheduler` is what looks for work among all tenants, `tenure_governance` what takes away what is over, both as the
--- owners of functions. `tenure_metrics` counts: it sees no content.
+-- owners of functions. `tenure_metrics` counts: it sees no content. `tenure_mover` is who moves a tenant to another cell.
 DO $$
 BEGIN
   REVOKE ALL ON SCHEMA tenure FROM PUBLIC;
-  REVOKE ALL ON ALL TABLES IN SCHEMA tenure FROM PUBLIC, tenure_app, tenure_scheduler, tenure_governance, tenure_metrics;
+  REVOKE ALL ON ALL TABLES IN SCHEMA tenure FROM PUBLIC, tenure_app, tenure_scheduler, tenure_governance, tenure_metrics,
+    tenure_mover;
   REVOKE ALL ON ALL FUNCTIONS IN SCHEMA tenure FROM PUBLIC;
-  GRANT USAGE ON SCHEMA tenure TO tenure_app, tenure_scheduler, tenure_governance, tenure_metrics;
-  GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA tenure TO tenure_app, tenure_scheduler, tenure_governance;
+  GRANT USAGE ON SCHEMA tenure TO tenure_app, tenure_scheduler, tenure_governance, tenure_metrics, tenure_mover;
+  GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA tenure TO tenure_app, tenure_scheduler, tenure_governance, tenure_mover;
   GRANT EXECUTE ON FUNCTION tenure.task_now() TO tenure_metrics;
   GRANT USAGE ON SEQUENCE tenure.turn TO tenure_app, tenure_scheduler, tenure_governance;
-  GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA tenure TO tenure_app, tenure_scheduler, tenure_governance;
+  GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA tenure TO tenure_app, tenure_scheduler, tenure_governance,
+    tenure_mover;
   REVOKE DELETE ON tenure.task, tenure.task_state, tenure.history, tenure.checkpoint, tenure.outcome, tenure.tombstone,
     tenure.budget_fact, tenure.redrive, tenure.hold, tenure.tombstone_export, tenure.purge, tenure.purge_item,
     tenure.purge_evidence, tenure.epoch, tenure.tenant, tenure.audit_head, tenure.audit_line, tenure.audit_outcome
@@ -44,8 +46,9 @@ BEGIN
   REVOKE UPDATE ON tenure.purge FROM tenure_app, tenure_scheduler;
   REVOKE DELETE ON tenure.hold, tenure.tombstone_export, tenure.purge, tenure.purge_evidence, tenure.audit_line,
     tenure.audit_outcome FROM tenure_governance;
+  REVOKE INSERT, UPDATE, DELETE ON tenure.move FROM tenure_app, tenure_scheduler, tenure_governance;
   GRANT SELECT ON tenure.tenant, tenure.lane, tenure.task_state, tenure.budget, tenure.reservation, tenure.audit,
-    tenure.budget_audit TO tenure_metrics;
+    tenure.budget_audit, tenure.move TO tenure_metrics;
 END $$
 
 -- name: guard_rows
@@ -58,7 +61,7 @@ BEGIN
              AND NOT c.relforcerowsecurity LOOP
     EXECUTE format('ALTER TABLE %s ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY', t);
     EXECUTE format('CREATE POLICY named ON %s TO tenure_app, tenure_governance USING ((SELECT tenure.allowed()) ? tenant_id)', t);
-    EXECUTE format('CREATE POLICY all_of_them ON %s TO tenure_scheduler, tenure_metrics USING (true)', t);
+    EXECUTE format('CREATE POLICY all_of_them ON %s TO tenure_scheduler, tenure_metrics, tenure_mover USING (true)', t);
   END LOOP;
 END $$
 

@@ -45,6 +45,7 @@ class Reason(StrEnum):
     PURGE_NOT_FOUND = "PURGE_NOT_FOUND"
     PURGE_CONFLICT = "PURGE_CONFLICT"
     SECOND_PERSON_REQUIRED = "SECOND_PERSON_REQUIRED"
+    TENANT_MOVED = "TENANT_MOVED"
 
 
 _MESSAGES = {
@@ -86,6 +87,7 @@ _MESSAGES = {
     Reason.PURGE_NOT_FOUND: "no such purge",
     Reason.PURGE_CONFLICT: "the purge does not stand where this may be done to it; list the purges",
     Reason.SECOND_PERSON_REQUIRED: "who prepared a purge cannot approve it; another must",
+    Reason.TENANT_MOVED: "the tenant is being moved to another cell, or was; nothing was applied; ask where it lives",
 }
 
 _RETRY_AFTER_MS = {
@@ -98,6 +100,7 @@ _RETRY_AFTER_MS = {
     Reason.OUTCOME_UNKNOWN: 100,
     Reason.DRAINING: 100,
     Reason.OVERLOADED: 200,
+    Reason.TENANT_MOVED: 1_000,
 }
 
 

@@ -4,6 +4,7 @@ import contextlib
 from typing import Final
 
 from store_service.db.explanations import ExplanationRows
+from store_service.db.pool import Moved
 from store_service.model.explanations import Explanation, explain
 from store_service.model.leases import Claim, Registration
 from store_service.model.refusals import Reason, Refusal
@@ -38,7 +39,11 @@ class Registrations:
         if not asked:
             return
         try:
-            await self._rows.record_registrations(sorted(asked)[:MOST_HEARD])
+            try:
+                await self._rows.record_registrations(sorted(asked)[:MOST_HEARD])
+            except Moved as moved:
+                if left := [one for one in sorted(asked) if one[0] not in moved.tenants]:
+                    await self._rows.record_registrations(left[:MOST_HEARD])
         except Refusal:
             self._heard |= heard
             raise

@@ -58,7 +58,12 @@ class Leases:
         self._wakeups = wakeups
         self._draining = asyncio.Event()
         self._heartbeat = Batcher[Heartbeat, Extended](
-            "heartbeat_tasks", self._heartbeat_batch, tenant=_tenant_of, key=lambda item: item.lease.task_id, metrics=metrics
+            "heartbeat_tasks",
+            self._heartbeat_batch,
+            tenant=_tenant_of,
+            key=lambda item: item.lease.task_id,
+            metrics=metrics,
+            moved=Reason.LEASE_LOST,
         )
         self._append = Batcher[NewCheckpoint, None](
             "append_checkpoints",
@@ -67,9 +72,15 @@ class Leases:
             key=lambda item: item.lease.task_id,
             size=lambda item: len(item.payload.data),
             metrics=metrics,
+            moved=Reason.LEASE_LOST,
         )
         self._report = Batcher[Report, int](
-            "report_progress", self._report_batch, tenant=_tenant_of, key=lambda item: item.lease.task_id, metrics=metrics
+            "report_progress",
+            self._report_batch,
+            tenant=_tenant_of,
+            key=lambda item: item.lease.task_id,
+            metrics=metrics,
+            moved=Reason.LEASE_LOST,
         )
         self._finish = Batcher[Finish, Finished](
             "finish_tasks",
@@ -78,6 +89,7 @@ class Leases:
             key=lambda item: item.lease.task_id,
             size=lambda item: len(item.payload.data) if item.payload else 0,
             metrics=metrics,
+            moved=Reason.LEASE_LOST,
         )
 
     async def lease_tasks(self, claim: Claim) -> list[LeasedTask]:

@@ -29,6 +29,7 @@ class Waits:
             key=lambda item: item.lease.task_id,
             size=lambda item: sum(len(question.params) for question in item.questions),
             metrics=metrics,
+            moved=Reason.LEASE_LOST,
         )
 
     async def suspend_task(self, item: Suspend) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Gauge
 
 from store_service.db.followers import Follower
+from store_service.db.pool import Moved
 from store_service.db.tasks import TaskRows
 from store_service.db.wakeups import Wakeups, task_topic
 from store_service.model.limits import BATCH_ITEMS, WATCHED_TASKS
@@ -165,11 +166,20 @@ class Watch:
                     if news := await self._read():
                         yield news
                     continue
+            except Moved as moved:
+                self._refuse_moved(moved)
+                continue
             except Refusal as refusal:
                 if refusal.reason not in (Reason.STORAGE_UNAVAILABLE, Reason.OVERLOADED):
                     raise
                 is_unsure, looked_at, look_at = True, loop.time(), loop.time() + WATCH_POLL_SECONDS
             await self._follower.wait(look_at - loop.time())
+
+    def _refuse_moved(self, moved: Moved) -> None:
+        """The tasks of these tenants are watched no longer."""
+        for number in [number for number, watched in self._watched.items() if watched.ref.tenant_id in moved.tenants]:
+            self.remove(number)
+            self.refuse(number, Refusal(moved.reason))
 
     async def _look(self) -> None:
         """Finds out what changed without a hint."""

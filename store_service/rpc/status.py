@@ -49,6 +49,7 @@ CODES: Final[dict[Reason, StatusCode]] = {
     Reason.PURGE_NOT_FOUND: StatusCode.NOT_FOUND,
     Reason.PURGE_CONFLICT: StatusCode.FAILED_PRECONDITION,
     Reason.SECOND_PERSON_REQUIRED: StatusCode.FAILED_PRECONDITION,
+    Reason.TENANT_MOVED: StatusCode.UNAVAILABLE,
 }
 
 

@@ -58,6 +58,20 @@ CREATE TABLE tenure.tenant (
   CHECK (max_leased BETWEEN 1 AND max_outstanding)
 ) WITH (fillfactor = 40, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
 
+-- One row for each tenant that moves between cells, or did: what this cell may do with it. Written by who moves it alone, see
+-- the migration `moves`.
+CREATE TABLE tenure.move (
+  tenant_id  text COLLATE "C" PRIMARY KEY,
+  state      text COLLATE "C" NOT NULL CHECK (state IN ('DRAINING', 'FROZEN', 'LEFT', 'ARRIVING', 'HERE')),
+  other      text    NOT NULL,                  -- the other cell's database
+  epoch      bigint  NOT NULL,                  -- the tenant's: one more with each move; the cell with the highest is the right one
+  copied     boolean NOT NULL DEFAULT false,    -- ARRIVING, and all that it has is here
+  changed_at timestamptz NOT NULL
+);
+
+-- Tenants of which this cell does and changes nothing.
+CREATE VIEW tenure.away AS SELECT m.tenant_id FROM tenure.move m WHERE m.state IN ('FROZEN', 'LEFT', 'ARRIVING');
+
 -- WARM. One row per (tenant, workflow, version). It is open, and in the turn index, if and only if a worker could take
 -- something from it now: something is ready, the tenant is below its lease limit, and no operator paused it. What cannot be
 -- taken is not scanned.

@@ -20,7 +20,9 @@ BEGIN
       ORDER BY s.check_at LIMIT p_limit) d;
     IF v_due IS NULL THEN RETURN; END IF;
     SELECT array_agg(x.tenant_id) INTO v_tenants
-    FROM (SELECT t.tenant_id FROM tenant t WHERE t.tenant_id = ANY (v_due) FOR NO KEY UPDATE SKIP LOCKED) x;
+    FROM (SELECT t.tenant_id FROM tenant t
+      WHERE t.tenant_id = ANY (v_due) AND NOT EXISTS (SELECT FROM away a WHERE a.tenant_id = t.tenant_id)
+      FOR NO KEY UPDATE SKIP LOCKED) x;
     EXIT WHEN v_tenants IS NOT NULL;    -- otherwise others hold all of these: what fell due after them
   END LOOP;
   v_now := task_now();

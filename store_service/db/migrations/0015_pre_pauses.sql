@@ -13,10 +13,12 @@ CREATE TABLE tenure.pause (
   CHECK (workflow <> '' OR version = 0)
 );
 
+-- Also a tenant that moves: nothing of it is leased until it is where it goes.
 CREATE FUNCTION tenure.is_paused(p_tenant text, p_workflow text, p_version int) RETURNS boolean LANGUAGE plpgsql STABLE AS $$
 BEGIN
   RETURN EXISTS (SELECT FROM pause p WHERE p.tenant_id = p_tenant AND p.workflow IN ('', p_workflow)
-                   AND p.version IN (0, p_version));
+                   AND p.version IN (0, p_version))
+    OR EXISTS (SELECT FROM move m WHERE m.tenant_id = p_tenant AND m.state <> 'HERE');
 END $$;
 
 -- Holds back work of a tenant: OK, or PAUSE_LIMIT. One that is held back already stays as it is.

@@ -57,13 +57,15 @@ LANGUAGE plpgsql AS $$
 DECLARE v_now timestamptz := task_now();
 BEGIN
   UPDATE budget_export e SET metered = u.through, held_until = '-infinity' FROM unnest(p_tenant, p_through) u(t, through)
-    WHERE e.tenant_id = u.t AND e.metered < u.through;
+    WHERE e.tenant_id = u.t AND e.metered < u.through AND NOT EXISTS (SELECT FROM away a WHERE a.tenant_id = e.tenant_id);
   INSERT INTO budget_export (tenant_id) SELECT b.tenant_id FROM budget b
-    WHERE NOT EXISTS (SELECT FROM budget_export e WHERE e.tenant_id = b.tenant_id) ORDER BY b.tenant_id ON CONFLICT DO NOTHING;
+    WHERE NOT EXISTS (SELECT FROM budget_export e WHERE e.tenant_id = b.tenant_id)
+      AND NOT EXISTS (SELECT FROM away a WHERE a.tenant_id = b.tenant_id) ORDER BY b.tenant_id ON CONFLICT DO NOTHING;
   RETURN QUERY
   WITH due AS (
     SELECT e.tenant_id FROM budget_export e JOIN budget b ON b.tenant_id = e.tenant_id
-    WHERE e.metered < b.facts AND e.held_until <= v_now ORDER BY e.tenant_id LIMIT p_tenants FOR NO KEY UPDATE OF e SKIP LOCKED
+    WHERE e.metered < b.facts AND e.held_until <= v_now AND NOT EXISTS (SELECT FROM away a WHERE a.tenant_id = e.tenant_id)
+    ORDER BY e.tenant_id LIMIT p_tenants FOR NO KEY UPDATE OF e SKIP LOCKED
   ), held AS (
     UPDATE budget_export e SET held_until = v_now + p_hold_ms * interval '1 ms'
     FROM due d WHERE e.tenant_id = d.tenant_id RETURNING e.tenant_id, e.metered

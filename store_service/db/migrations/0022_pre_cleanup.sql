@@ -85,6 +85,7 @@ BEGIN
   FROM (
     SELECT x.* FROM (
       (SELECT t.tenant_id, t.retention_ms FROM tenant t WHERE cardinality(p_tenants) = 0 AND t.tenant_id > p_after
+         AND NOT EXISTS (SELECT FROM away a WHERE a.tenant_id = t.tenant_id)
        ORDER BY t.tenant_id LIMIT p_limit)
       UNION ALL
       SELECT t.tenant_id, t.retention_ms FROM (SELECT DISTINCT u FROM unnest(p_tenants) u WHERE u > p_after COLLATE "C") n(id)

@@ -44,5 +44,6 @@ BEGIN
   RETURN QUERY
   SELECT t.tenant_id, t.tombstones > coalesce((
     SELECT e.through_cursor FROM tombstone_export e WHERE e.tenant_id = t.tenant_id ORDER BY e.through_cursor DESC LIMIT 1), 0)
-  FROM tenant t WHERE t.tenant_id > p_after ORDER BY t.tenant_id LIMIT p_limit;
+  FROM tenant t WHERE t.tenant_id > p_after AND NOT EXISTS (SELECT FROM away a WHERE a.tenant_id = t.tenant_id)
+  ORDER BY t.tenant_id LIMIT p_limit;
 END $$;

@@ -17,11 +17,11 @@ from tests.conftest import Clock, Stubs, open_stubs
 from tests.store.budgets import Amounts, set_budget
 from tests.store.builders import checkpoint, complete, create_and_lease, set_policy
 
-ROLES: Final = ("tenure_app", "tenure_scheduler", "tenure_governance", "tenure_metrics")
+ROLES: Final = ("tenure_app", "tenure_scheduler", "tenure_governance", "tenure_metrics", "tenure_mover")
 NOT_OF_TENANTS: Final = {"epoch", "worker_claim"}
 WRITTEN_ONCE: Final = {"history", "checkpoint", "outcome", "tombstone", "budget_fact", "redrive", "epoch", "tombstone_export",
-                       "purge_item", "purge_evidence", "audit_line", "audit_outcome"}  # fmt: skip
-"""What nobody changes."""
+                       "purge_item", "purge_evidence", "audit_line", "audit_outcome", "move"}  # fmt: skip
+"""What the store never changes."""
 KEPT: Final = WRITTEN_ONCE | {"tenant", "task", "task_state", "hold", "purge", "audit_head"}
 """What the store deletes nothing of."""
 

@@ -15,13 +15,14 @@ ANYWHERE: Final = frozenset(
     {
         *("INVALID_INPUT", "STORAGE_UNAVAILABLE", "OVERLOADED", "OUTCOME_UNKNOWN"),
         *("UNAUTHENTICATED", "PERMISSION_DENIED", "POLICY_UNAVAILABLE"),  # shown in tests/security/store
+        "TENANT_MOVED",  # shown in test_moves.py
     }
 )
 """What `errors.proto` says of every method, and no method says of itself."""
 RETRIED: Final = frozenset(
     {
         *("OUTSTANDING_LIMIT", "SIGNAL_LIMIT", "CREATE_RATE", "BUDGET_DENIED"),
-        *("STORAGE_UNAVAILABLE", "OUTCOME_UNKNOWN", "DRAINING", "OVERLOADED", "POLICY_UNAVAILABLE"),
+        *("STORAGE_UNAVAILABLE", "OUTCOME_UNKNOWN", "DRAINING", "OVERLOADED", "POLICY_UNAVAILABLE", "TENANT_MOVED"),
     }
 )
 """Where waiting helps, so that the refusal says how long."""

@@ -10,7 +10,8 @@ not. Where waiting helps, a `google.rpc.RetryInfo` says how long.
 
 Every method may be refused with INVALID_INPUT, STORAGE_UNAVAILABLE and OVERLOADED, and one that writes with
 OUTCOME_UNKNOWN; a store that asks its callers who they are refuses with UNAUTHENTICATED, PERMISSION_DENIED and, where a
-permission is needed, POLICY_UNAVAILABLE. The comment of a method names the other reasons for which it, or an item of it,
+permission is needed, POLICY_UNAVAILABLE. One that names a tenant which moves to another cell is refused with TENANT_MOVED, and so
+is each of its watched tasks; a claim finds none of its work. The comment of a method names the other reasons for which it, or an item of it,
 may be refused, and there are no more. Watches say nothing while the database is away.
 """
 
@@ -132,6 +133,10 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """
     ERROR_REASON_SECOND_PERSON_REQUIRED: _ErrorReason.ValueType  # 38
     """FAILED_PRECONDITION. Who prepared a purge cannot approve it. Another principal must."""
+    ERROR_REASON_TENANT_MOVED: _ErrorReason.ValueType  # 39
+    """UNAVAILABLE. The tenant is being moved to another cell, or was; nothing was applied. Try again where it lives: with backoff, as
+    that may be here again. A heartbeat, a checkpoint, a report and the end of a lease are refused with LEASE_LOST instead.
+    """
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why a call, or an item of a batch, was refused, and what its caller does next."""
@@ -235,4 +240,8 @@ purges.
 """
 ERROR_REASON_SECOND_PERSON_REQUIRED: ErrorReason.ValueType  # 38
 """FAILED_PRECONDITION. Who prepared a purge cannot approve it. Another principal must."""
+ERROR_REASON_TENANT_MOVED: ErrorReason.ValueType  # 39
+"""UNAVAILABLE. The tenant is being moved to another cell, or was; nothing was applied. Try again where it lives: with backoff, as
+that may be here again. A heartbeat, a checkpoint, a report and the end of a lease are refused with LEASE_LOST instead.
+"""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015

@@ -10,7 +10,8 @@ not. Where waiting helps, a `google.rpc.RetryInfo` says how long.
 
 Every method may be refused with INVALID_INPUT, STORAGE_UNAVAILABLE and OVERLOADED, and one that writes with
 OUTCOME_UNKNOWN; a store that asks its callers who they are refuses with UNAUTHENTICATED, PERMISSION_DENIED and, where a
-permission is needed, POLICY_UNAVAILABLE. The comment of a method names the other reasons for which it, or an item of it,
+permission is needed, POLICY_UNAVAILABLE. One that names a tenant which moves to another cell is refused with TENANT_MOVED, and so
+is each of its watched tasks; a claim finds none of its work. The comment of a method names the other reasons for which it, or an item of it,
 may be refused, and there are no more. Watches say nothing while the database is away.
 """
 
