@@ -187,7 +187,8 @@ class Watch:
         for start in range(0, len(numbers), _LOOK_ITEMS):
             known = [number for number in numbers[start : start + _LOOK_ITEMS] if number in self._watched]
             items = [(self._watched[number].ref, self._watched[number].change) for number in known]
-            self._due.update(dict.fromkeys(known[position] for position in await self._rows.changed_tasks(items)))
+            changed = [known[position] for position in await self._rows.changed_tasks(items)]
+            self._due.update(dict.fromkeys(number for number in changed if number in self._watched))  # not removed meanwhile
 
     async def _read(self) -> list[News]:
         """Reads what is due, as far as it fits into one answer, and returns what is news."""

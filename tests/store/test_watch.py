@@ -11,7 +11,9 @@ import pytest
 from taskstore.v1 import leases_pb2, tasks_pb2, types_pb2
 
 from store_service.config import Config
+from store_service.db.tasks import TaskRows
 from store_service.model.limits import MIB
+from store_service.operations import watches
 from store_service.operations.watches import WATCH_POLL_SECONDS
 from store_service.server import Store
 from tests.conftest import Clock, Stubs, open_stubs
@@ -388,6 +390,32 @@ async def test_hints_that_were_lost_make_it_look_at_everything(store: Stubs, dat
     )
     await database.execute("SELECT pg_notify('tenure_wakeup', '*')")
     assert sorted([(await watch.next()).number for _ in range(2)]) == [4, 600]
+
+
+async def test_a_task_that_is_removed_while_everything_is_looked_at_ends_nothing_for_the_others(
+    store: Stubs, database: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    removed, find_changed, remove = asyncio.Event(), TaskRows.changed_tasks, watches.Watch.remove
+
+    async def remove_meanwhile(rows: TaskRows, items: Any) -> list[int]:
+        found = await find_changed(rows, items)
+        await watch.remove(1)
+        await removed.wait()
+        return found
+
+    def tell(watched: watches.Watch, number: int) -> None:
+        remove(watched, number)
+        removed.set()
+
+    tasks = [await create(store) for _ in range(2)]
+    watch = OpenWatch(store)
+    await watch.add(*(task.task_id for task in tasks))
+    assert [await watch.state() for _ in tasks] == ["QUEUED", "QUEUED"]
+    monkeypatch.setattr(TaskRows, "changed_tasks", remove_meanwhile)
+    monkeypatch.setattr(watches.Watch, "remove", tell)
+    await database.execute("UPDATE tenure.task_state SET change = 9")
+    await database.execute("SELECT pg_notify('tenure_wakeup', '*')")
+    assert (await watch.next()).number == 2
 
 
 async def test_a_change_that_nobody_told_of_is_seen_at_the_next_poll(
