@@ -116,6 +116,18 @@ def test_the_alarm_that_should_rings_and_no_other(rules: Path, tmp_path: Path, a
     promtool("test", "rules", path)
 
 
+def test_every_graph_asks_what_prometheus_can_answer(tmp_path: Path) -> None:
+    dashboard = json.loads((MONITORING / "dashboard.json").read_text())
+    asked = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
+    assert len(asked) > 30
+    rules = [
+        {"record": f"graph:{number}", "expr": query.replace("$__rate_interval", "1m")} for number, query in enumerate(asked)
+    ]
+    path = tmp_path / "graphs.yaml"
+    path.write_text(yaml.safe_dump({"groups": [{"name": "graphs", "rules": rules}]}))
+    promtool("check", "rules", path)
+
+
 def test_what_alarms_and_graphs_look_at_is_exported_and_names_no_tenant_and_no_task() -> None:
     dashboard = json.loads((MONITORING / "dashboard.json").read_text())
     queries = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
