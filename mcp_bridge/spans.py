@@ -54,10 +54,10 @@ class Spans:
             )
         )
 
-    def context(self, begun: "Begun") -> TraceContext:
-        """Where a call stands, to be kept with its task."""
+    def context(self, begun: "Begun") -> TraceContext | None:
+        """Where a call stands, to be kept with its task; None where OpenTelemetry is told to do nothing."""
         carrier = self._traces.carrier(begun.span)
-        return TraceContext(carrier["traceparent"], carrier.get("tracestate", ""))
+        return TraceContext(carrier["traceparent"], carrier.get("tracestate", "")) if carrier else None
 
     @staticmethod
     def end(begun: "Begun", outcome: str, noted: dict[str, object]) -> None:
