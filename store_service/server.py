@@ -253,7 +253,7 @@ class Store:
         if self._draining:
             return "shutting down"
         if self._parts is None or not self._parts.chores.is_database_there():
-            return "the database does not answer"
+            return "the database does not answer, or takes no writes"
         return None
 
 

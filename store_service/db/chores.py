@@ -41,5 +41,5 @@ class ChoreRows:
         return waiting
 
     async def ping(self) -> None:
-        """Asks the database for an answer."""
+        """Asks the database whether it takes writes. Raises STORAGE_UNAVAILABLE, and gives the connection up, if not."""
         await self._database.read(self._queries["ping"])

@@ -25,7 +25,7 @@ SELECT removable, oldest_ms, next_tenant FROM tenure.removal_figures($1, $2, $3)
 SELECT tenure.purges_waiting() AS waiting
 
 -- name: ping
-SELECT 1 AS one
+SELECT tenure.check_writes() AS one
 
 -- name: notify
 -- $1 channel, $2 text

@@ -29,6 +29,7 @@ SETTINGS = {
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
     "timezone": "UTC",
+    "default_transaction_isolation": "read committed",  # whatever the database has: functions look anew after each lock
     "statement_timeout": "15s",
     "lock_timeout": "10s",
     "idle_in_transaction_session_timeout": "10s",
@@ -213,7 +214,7 @@ class Database:
     async def _fetch_rows(self, connection: asyncpg.Connection, query: str, arguments: Sequence[Any]) -> list[asyncpg.Record]:
         rows: list[asyncpg.Record]
         if self._is_shared:
-            async with connection.transaction():
+            async with connection.transaction(isolation="read_committed"):
                 await connection.execute(self._set_locally, list(SETTINGS), list(SETTINGS.values()))
                 rows = await connection.fetch(query, *arguments)
         else:

@@ -75,7 +75,7 @@ class Chores:
         self._answered_at = -ANSWER_SECONDS
 
     def is_database_there(self) -> bool:
-        """Whether the database answered within the last 4 s. Asks nobody, and may be asked from any thread."""
+        """Whether a database that takes writes answered within the last 4 s. Asks nobody; may be asked from any thread."""
         return time.monotonic() - self._answered_at < ANSWER_SECONDS
 
     async def promote_due(self) -> int:

@@ -24,6 +24,15 @@ CREATE FUNCTION tenure.timeline() RETURNS text LANGUAGE sql VOLATILE AS $$
     (SELECT c.system_identifier FROM pg_control_system() c) || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8) END
 $$;
 
+-- Refuses, as every write would be, where the database takes none: a server that was demoted answers all the same.
+CREATE FUNCTION tenure.check_writes() RETURNS boolean LANGUAGE plpgsql STABLE AS $$
+BEGIN
+  IF pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean THEN
+    RAISE EXCEPTION 'the database takes no writes' USING ERRCODE = 'read_only_sql_transaction';
+  END IF;
+  RETURN true;
+END $$;
+
 -- One row. Tokens are compared together with the epoch, which an operator raises when a database was restored, so that no
 -- token granted before ever matches again.
 --
