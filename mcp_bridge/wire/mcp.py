@@ -6,6 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from mcp_bridge.wire.failures import Failure, invalid_params, missing_capability
+from mcp_bridge.wire.jsonrpc import is_request_id
 
 VERSION: Final = "2026-07-28"
 SUPPORTED_VERSIONS: Final = (VERSION,)
@@ -204,9 +205,11 @@ def _read_tool(params: dict[str, Any]) -> tuple[str, dict[str, Any]]:
 def progress_token(meta: dict[str, Any]) -> str | int | None:
     """The token under which the caller wants to hear of progress, if it does. Raises Failure -32602."""
     token = meta.get("progressToken")
-    if "progressToken" in meta and (isinstance(token, bool) or not isinstance(token, str | int)):
-        raise invalid_params("progressToken must be a string or an integer")
-    return token
+    if is_request_id(token):
+        return token
+    if "progressToken" in meta:
+        raise invalid_params("progressToken must be a string of at most 256 bytes or an integer")
+    return None
 
 
 def wants_why(meta: Meta) -> bool:

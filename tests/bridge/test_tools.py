@@ -191,10 +191,12 @@ async def test_parameters_of_another_shape_are_refused(client: Client, fake: Fak
 
 
 @pytest.mark.must("P-01")
-@pytest.mark.parametrize("token", [None, 1.5, True, {}])
-async def test_a_progress_token_is_a_string_or_an_integer(client: Client, token: Any) -> None:
+@pytest.mark.parametrize("token", [None, 1.5, True, {}, "x" * 257])
+async def test_a_progress_token_is_a_short_string_or_an_integer(client: Client, token: Any) -> None:
+    """It is told again with each report: a long one would be many times as much."""
     assert (await client.call("task", tasks=True, meta_members={"progressToken": token})).code == -32602
-    assert (await client.call("task", tasks=True, meta_members={"progressToken": 0})).status == 200
+    for right in (0, "", "x" * 256):
+        assert (await client.call("task", tasks=True, meta_members={"progressToken": right})).status == 200
 
 
 async def test_early_answers_and_the_legacy_task_parameter_are_ignored(client: Client) -> None:
