@@ -87,7 +87,11 @@ class Heartbeats:
         not_before = 0.0
         while (due := self._wait_for_due(not_before)) is not None:
             for first in range(0, len(due), _BATCH):
-                answered = self._beat(stub, due[first : first + _BATCH])
+                try:
+                    answered = self._beat(stub, due[first : first + _BATCH])
+                except Exception:  # noqa: BLE001 (without this thread every lease would be lost, again and again)
+                    self._log.exception("heartbeats failed unexpectedly")
+                    answered = False
                 not_before = 0.0 if answered else time.monotonic() + _RETRY_SECONDS
 
     def _wait_for_due(self, not_before: float) -> list[HeldLease] | None:

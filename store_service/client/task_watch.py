@@ -204,6 +204,12 @@ class TaskWatch:
                 refusal = from_rpc_error(error)
                 if refusal.code in _HOPELESS or (refusal.reason and not refusal.is_transient):
                     self._tell_all(refusal)
+            except asyncio.CancelledError:
+                # Or the connection was closed, as there is a newer one: that is no end of the watch.
+                if self._is_closed or _is_cancelled():
+                    raise
+            except Exception:  # noqa: BLE001 (logged; nobody would watch any more)
+                structlog.get_logger().exception("task_watch_failed")
             finally:
                 writing.cancel()
                 call.cancel()
@@ -271,6 +277,12 @@ class TaskWatch:
     def _tell_all(self, refusal: StoreError) -> None:
         for entry in list(self._entries.values()):
             self._finish(entry, refusal)
+
+
+def _is_cancelled() -> bool:
+    """Whether it is this very task that somebody cancels."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _jitter_seconds(failures: int) -> float:

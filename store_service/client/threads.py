@@ -54,7 +54,11 @@ class Threads:
             except RuntimeError:
                 return  # the loop was closed: nobody waits any more
 
-        threading.Thread(target=body, name="user-code", daemon=True).start()
+        try:
+            threading.Thread(target=body, name="user-code", daemon=True).start()
+        except RuntimeError:  # there can be no more threads
+            done.cancel()
+            raise
         try:
             return await asyncio.shield(done)
         except asyncio.CancelledError:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _MOST_CONCURRENCY: Final = 500  # as many as one call takes, and one batch of heartbeats
+_AFTER_FAULT_SECONDS: Final = 1.0
 _STOP_SECONDS: Final = 5.0  # what all runs have to stop and be given back in, once the drain is over
 _WORKER_ID: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
@@ -234,8 +235,12 @@ class Worker:
             while (free := self._allowance.count - len(self._running)) <= 0 and not self._completions:
                 self._stirred.clear()
                 await self._stirred.wait()
-            for taken in await leasing.take(free, most_along=most_along):
-                self._begin(taken)
+            try:
+                for taken in await leasing.take(free, most_along=most_along):
+                    self._begin(taken)
+            except Exception:  # noqa: BLE001 (logged; a worker that takes nothing more would look as if it were well)
+                self._log.exception("taking work failed unexpectedly")
+                await asyncio.sleep(_AFTER_FAULT_SECONDS)
 
     def _begin(self, taken: Taken) -> None:
         contract = taken.leased.contract
@@ -256,7 +261,11 @@ class Worker:
         self._heartbeats.add(taken.held)
         self._running.add(run)
         self._metrics.running.set(len(self._running))
-        run.begin(self._ended, self._completions if self._batchers else None)
+        try:
+            run.begin(self._ended, self._completions if self._batchers else None)
+        except Exception:  # noqa: BLE001 (logged; its lease runs out, as nobody extends it)
+            self._log.exception("a run did not begin", task_id=taken.leased.lease.task_id)
+            self._ended(run)
 
     def _ended(self, run: Run) -> None:
         self._heartbeats.remove(run.held)

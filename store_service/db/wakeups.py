@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import functools
 import hashlib
+import math
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import Any, Final, ParamSpec, TypeVar
@@ -38,7 +39,6 @@ _RECONNECT_SECONDS: Final = (0.1, 5.0)
 _PING_SECONDS: Final = 3.0  # also how often a store says that it is there
 _ALONE_SECONDS: Final = 10.0  # without a word of another
 _ANSWER_SECONDS: Final = 5.0
-_LOST: Final = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, TimeoutError)
 
 
 def tells(operation: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[Any, Any, R]]:
@@ -118,6 +118,7 @@ class Wakeups:
         self._connected = Gauge("tenure_store_listen_connected", "Whether hints of other stores arrive.", registry=registry)
         self._pid: int | None = None
         self._heard_at = self._seconds_now()  # of others: until it is known better, there are some
+        self._connected_at = math.inf
         self._task: asyncio.Task[None] | None = None
 
     @contextlib.contextmanager
@@ -213,27 +214,32 @@ class Wakeups:
             self._followers.wake(topic)
 
     async def _run(self) -> None:
-        pause, longest = _RECONNECT_SECONDS
+        first, longest = _RECONNECT_SECONDS
+        pause = first
         while True:
+            self._connected_at = math.inf
             try:
-                connection = await asyncpg.connect(
-                    self._dsn,
-                    timeout=10,
-                    command_timeout=_ANSWER_SECONDS,
-                    server_settings={"application_name": "tenure-wakeups"},
-                )
-            except _LOST:
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, longest)
-                continue
-            pause = _RECONNECT_SECONDS[0]
-            try:
-                await self._talk(connection)
-            except _LOST as error:
-                structlog.get_logger().warning("listen_lost", error=type(error).__name__)
-            finally:
-                self._connected.set(0)
-                connection.terminate()
+                await self._listen()
+            except Exception as error:  # noqa: BLE001 (whatever it is, hints are waited for again)
+                if self._connected_at < math.inf:
+                    structlog.get_logger().warning("listen_lost", error=type(error).__name__)
+            self._connected.set(0)
+            # One that lets itself be connected to and no more, as a standby does, is not asked without a pause either.
+            pause = first if self._seconds_now() - self._connected_at > longest else pause
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, longest)
+
+    async def _listen(self) -> None:
+        connection = await asyncpg.connect(
+            self._dsn,
+            timeout=10,
+            command_timeout=_ANSWER_SECONDS,
+            server_settings={"application_name": "tenure-wakeups"},
+        )
+        try:
+            await self._talk(connection)
+        finally:
+            connection.terminate()
 
     async def _talk(self, connection: asyncpg.Connection) -> None:
         lost = asyncio.Event()
@@ -246,6 +252,7 @@ class Wakeups:
         connection.add_termination_listener(hang_up)
         await connection.add_listener(CHANNEL, self._receive)
         self._connected.set(1)
+        self._connected_at = self._seconds_now()
         self.wake_everyone()  # hints may have passed while nobody listened
         self._heard_at = self._seconds_now()
         text = _ALL  # nor could anybody hear of what happened here

@@ -2,11 +2,13 @@
 
 import asyncio
 import contextlib
+import time
 from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
 import asyncpg
+import pytest
 from prometheus_client import CollectorRegistry
 
 from store_service.db.batch import BatchMetrics
@@ -151,3 +153,25 @@ async def test_claims_find_what_the_chore_had_in_hand_while_they_looked() -> Non
     assert await chore == 1
     assert [len(found) for found in await asyncio.gather(*claims)] == [1, 1, 1]
     assert len(looks) == 2, "those that come meanwhile share the next look"
+
+
+async def test_whatever_ends_the_listening_it_begins_again_and_not_without_pauses(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talk = Wakeups._talk
+    faults = [RuntimeError("a defect"), asyncpg.ReadOnlySQLTransactionError("a standby takes no LISTEN"), ValueError("another")]
+
+    async def talk_at_last(self: Wakeups, connection: asyncpg.Connection) -> None:
+        if faults:
+            raise faults.pop()
+        await talk(self, connection)
+
+    monkeypatch.setattr(Wakeups, "_talk", talk_at_last)
+    registry, started = CollectorRegistry(), time.monotonic()
+    hints = Wakeups(dsn, registry=registry)
+    hints.start()
+    async with asyncio.timeout(60):
+        while not registry.get_sample_value("tenure_store_listen_connected"):
+            await asyncio.sleep(0.01)
+    assert time.monotonic() - started > 0.1 + 0.2 + 0.4
+    await hints.stop()

@@ -5,13 +5,14 @@ import os
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
-from taskstore.v1 import tasks_pb2
+from taskstore.v1 import tasks_pb2, types_pb2
 
 from store_service import watched_file
-from store_service.client import Context, StoreError, TaskStore, Worker
+from store_service.client import Context, StoreError, TaskStore, Worker, tls
 from store_service.dev_certs import DOMAIN, Authority, make_authority
 from tests.security.store.conftest import Guarded
 from tests.store.builders import OWNER, new_task
@@ -45,6 +46,26 @@ async def test_an_authority_is_replaced_without_a_restart_of_anybody(guarded: Gu
         await store.create_task(new_task())
         async with TaskStore.connect(guarded.address, tls=guarded.tls("bridge")) as fresh:
             await fresh.create_task(new_task())
+
+
+async def test_a_watch_goes_on_when_the_connection_that_it_began_on_is_closed(
+    guarded: Guarded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tls, "_GRACE_SECONDS", 0.01)
+    async with TaskStore.connect(guarded.address, tls=guarded.tls("bridge")) as store:
+        assert isinstance(store._channel, tls.RenewedChannel)
+        task = (await store.create_task(new_task())).task
+        watch = store.watch_task(tasks_pb2.WatchedTask(tenant_id=task.tenant_id, task_id=task.task_id, owner=OWNER))
+        async with asyncio.timeout(30):
+            assert (await anext(watch)).task.change == 1
+            for _ in range(2):
+                guarded.authority.issue(guarded.folder, "bridge", [x509.UniformResourceIdentifier(f"{DOMAIN}/bridge")])
+                before = store._channel.current()[0]
+                await store.create_task(new_task())
+                while store._channel.current()[0] is before or before.get_state() is not grpc.ChannelConnectivity.SHUTDOWN:
+                    await asyncio.sleep(0.01)
+            await store.cancel_task(tasks_pb2.CancelTaskRequest(tenant_id=task.tenant_id, task_id=task.task_id))
+            assert (await anext(watch)).task.state == types_pb2.TASK_STATE_CANCELLED
 
 
 async def test_half_of_a_rotation_changes_nothing(guarded: Guarded) -> None:
