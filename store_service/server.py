@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import functools
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ from store_service.db.batch import BatchMetrics
 from store_service.db.budgets import BudgetRows
 from store_service.db.chores import ChoreRows
 from store_service.db.cleanup import CleanupRows
+from store_service.db.diagnosis import read_snapshot_seconds
 from store_service.db.explanations import ExplanationRows
 from store_service.db.holds import HoldRows
 from store_service.db.leases import LeaseRows
@@ -208,6 +210,7 @@ class Store:
             wakeups,
             BudgetFigures(budget_rows, registry=registry),
             registrations,
+            snapshot_seconds=partial(read_snapshot_seconds, config.dsn),
             cancel_grace_ms=grace_ms,
             max_crashes=config.max_crashes,
             registry=registry,

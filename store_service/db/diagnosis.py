@@ -70,6 +70,20 @@ async def read_facts(dsn: str, *, allow_test_clock: bool) -> DatabaseFacts:
     )
 
 
+async def read_snapshot_seconds(dsn: str) -> float:
+    """How long the oldest transaction holds back vacuum, of those that whoever connects may see: a member of
+    `pg_read_all_stats` sees all. Raises DatabaseUnreachable."""
+    try:
+        connection = await _connect(dsn)
+        try:
+            horizon = await connection.fetchrow(Queries("diagnosis.sql")["read_horizon"])
+        finally:
+            await connection.close(timeout=5)
+    except _FAILURES as error:
+        raise DatabaseUnreachable(f"{type(error).__name__}: {error}") from None
+    return float(max(horizon["snapshot_seconds"], horizon["prepared_seconds"]))
+
+
 async def _schema_trouble(dsn: str, *, allow_test_clock: bool) -> str | None:
     try:
         await check_schema(dsn, allow_test_clock=allow_test_clock)

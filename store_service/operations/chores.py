@@ -40,6 +40,7 @@ class Chores:
         figures: BudgetFigures,
         registrations: Registrations,
         *,
+        snapshot_seconds: Callable[[], Awaitable[float]],
         cancel_grace_ms: int,
         max_crashes: int,
         registry: CollectorRegistry,
@@ -48,6 +49,7 @@ class Chores:
         self._figures = figures
         self._registrations = registrations
         self._wakeups = wakeups
+        self._snapshot_seconds = snapshot_seconds
         self._cancel_grace_ms = cancel_grace_ms
         self._max_crashes = max_crashes
         self._due = Counter("tenure_store_due", "What fell due, by what became of it.", ["event"], registry=registry)
@@ -65,6 +67,9 @@ class Chores:
         )
         self._removable_for = Gauge(
             "tenure_store_removable_age_seconds", "Since when the oldest one is to be removed.", registry=registry
+        )
+        self._snapshot = Gauge(
+            "tenure_store_oldest_snapshot_seconds", "How long the oldest transaction holds back vacuum.", registry=registry
         )
         self._purges = Gauge("tenure_store_purges_waiting", "Purges that wait for a decision.", registry=registry)
         self._promoting = asyncio.Lock()
@@ -98,6 +103,7 @@ class Chores:
             asyncio.create_task(_repeat(LOOK_SECONDS, self.look_at_queue), name="look"),
             asyncio.create_task(_repeat(TIMELINE_SECONDS, self.look_at_timeline), name="timeline"),
             asyncio.create_task(_repeat(TIDY_SECONDS, self.look_at_what_is_over), name="over"),
+            asyncio.create_task(_repeat(TIDY_SECONDS, self.look_at_snapshots), name="snapshots"),
             asyncio.create_task(_repeat(METER_SECONDS, self._figures.record_facts), name="meter"),
             asyncio.create_task(_repeat(RECORD_SECONDS, self._registrations.record), name="record"),
         ]
@@ -157,6 +163,10 @@ class Chores:
         self._removable.set(removable)
         self._removable_for.set(oldest_ms / 1000)
         self._purges.set(await self._rows.purges_waiting())
+
+    async def look_at_snapshots(self) -> None:
+        """Tells of transactions that stay open: what is updated meanwhile is not cleared away, and claims become slow."""
+        self._snapshot.set(await self._snapshot_seconds())
 
     async def _tidy(self) -> None:
         await self._rows.forget_claims(CLAIM_MEMORY_MS, TIDY_BATCH)

@@ -28,6 +28,7 @@ WELL = {
     "tenure_store_other_timeline": "0x{n}",
     "tenure_store_statement_retries_total": "0+1x{n}",
     "tenure_store_oldest_ready_seconds": "4x{n}",
+    "tenure_store_oldest_snapshot_seconds": "2x{n}",
     'tenure_worker_tasks_total{outcome="completed"}': "0+600x{n}",
     'tenure_worker_tasks_total{outcome="lease_lost"}': "0+1x{n}",
     "tenure_worker_heartbeat_failures_total": "0x{n}",
@@ -52,6 +53,7 @@ ILL: dict[str, dict[str, str | None]] = {
     "TenureOtherTimeline": {"tenure_store_other_timeline": "1x{n}"},
     "TenureStatementsContend": {"tenure_store_statement_retries_total": "0+120x{n}"},
     "TenureQueueOld": {"tenure_store_oldest_ready_seconds": "400x{n}"},
+    "TenureSnapshotOld": {"tenure_store_oldest_snapshot_seconds": "1200x{n}"},
     "TenureWorkersLoseLeases": {'tenure_worker_tasks_total{outcome="lease_lost"}': "0+60x{n}"},
     "TenureHeartbeatsFail": {"tenure_worker_heartbeat_failures_total": "0+30x{n}"},
     "TenureBridgeSlow": {

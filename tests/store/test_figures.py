@@ -4,14 +4,21 @@ import re
 import urllib.request
 
 import asyncpg
+import pytest
 
+from store_service.config import Config
 from store_service.operations import chores
+from store_service.server import Store
 from tests.conftest import Clock, Stubs
 from tests.store.builders import claim, create, until
 
 
 def figures(stubs: Stubs) -> dict[str, float]:
-    with urllib.request.urlopen(f"http://127.0.0.1:{stubs.admin_port}/metrics", timeout=5) as answer:
+    return figures_of(stubs.admin_port)
+
+
+def figures_of(admin_port: int) -> dict[str, float]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{admin_port}/metrics", timeout=5) as answer:
         text = answer.read().decode()
     return {name: float(value) for name, value in re.findall(r"^(tenure_store_(?:tasks|oldest)\S*) (\S+)$", text, re.MULTILINE)}
 
@@ -32,3 +39,29 @@ async def test_the_queue_is_counted_and_its_oldest_task_is_timed(
         return figures(store).get('tenure_store_tasks{state="ready"}') is not None
 
     await until(are_told, "a sample was taken")
+
+
+async def test_a_transaction_that_stays_open_is_told(
+    dsn: str, database: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chores, "TIDY_SECONDS", 0.05)
+    running = Store(Config(dsn=dsn, port=0, admin_port=0, allow_test_clock=True, drain_seconds=2))
+
+    async def seconds() -> float:
+        return figures_of(running.admin_port)["tenure_store_oldest_snapshot_seconds"]
+
+    async with database.transaction(isolation="repeatable_read"):
+        await database.fetchval("SELECT count(*) FROM tenure.tenant")
+        await running.start()
+
+        async def is_old() -> bool:
+            return await seconds() > 2
+
+        await until(is_old, "it is told how long it is open")
+    opened = await seconds()
+
+    async def is_over() -> bool:
+        return await seconds() < opened
+
+    await until(is_over, "it is told that it ended")
+    await running.stop()
