@@ -1,8 +1,10 @@
 """The worker: leases tasks and runs the functions registered for them."""
 
 import asyncio
+import contextlib
 import logging
 import os
+import random
 import re
 import signal
 import socket
@@ -21,11 +23,14 @@ from store_service.client.allowance import Allowance
 from store_service.client.batches import Batcher, BatchMetrics
 from store_service.client.channel import open_channel
 from store_service.client.completions import Completions
+from store_service.client.errors import StoreError
 from store_service.client.heartbeats import Heartbeats
-from store_service.client.held import StopReason
+from store_service.client.held import HeldLease, StopReason
 from store_service.client.lease_batches import gather_calls
+from store_service.client.lease_calls import LeaseCalls
 from store_service.client.leasing import Leasing, Taken
 from store_service.client.metrics import WorkerMetrics
+from store_service.client.quarantine import Quarantine
 from store_service.client.results import OutputSchemas
 from store_service.client.runner import Run
 from store_service.client.tls import Tls
@@ -110,6 +115,8 @@ class Worker:
         self._running: set[Run] = set()
         self._stirred = asyncio.Event()  # a run ended, or its completion waits to be taken along
         self._completions = Completions(self._stirred.set)
+        self._quarantine = Quarantine()
+        self._giving_back: set[asyncio.Task[None]] = set()
         self._stop_wished = asyncio.Event()
         self._hurry = asyncio.Event()
         self._leasing: Leasing | None = None
@@ -248,6 +255,11 @@ class Worker:
         if workflow is None:
             self._log.error("the store gave a task that was not asked for", workflow=contract.workflow)
             return
+        if not self._quarantine.admits(taken.held, crashes=taken.leased.crashes):
+            giving = asyncio.create_task(self._give_back(taken.held))
+            self._giving_back.add(giving)
+            giving.add_done_callback(self._giving_back.discard)
+            return
         run = Run(
             taken.leased,
             taken.held,
@@ -267,8 +279,14 @@ class Worker:
             self._log.exception("a run did not begin", task_id=taken.leased.lease.task_id)
             self._ended(run)
 
+    async def _give_back(self, held: HeldLease) -> None:
+        """Lets another take a task, or this worker a little later."""
+        with contextlib.suppress(StoreError):  # then its lease runs out, which never showed life
+            await LeaseCalls(self._stub, held).release_task(delay_ms=random.randint(500, 1_500))  # noqa: S311 (spreads them)
+
     def _ended(self, run: Run) -> None:
         self._heartbeats.remove(run.held)
+        self._quarantine.ended(run.held)
         self._running.discard(run)
         if run.is_lost:
             self._allowance.lost()
@@ -284,6 +302,7 @@ class Worker:
         self._taking.cancel()
         await asyncio.wait({self._taking})
         self._completions.close()
+        await asyncio.gather(*self._giving_back)
         if self._leasing is not None:
             await self._leasing.give_back()
         if self._running:
