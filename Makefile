@@ -114,6 +114,10 @@ sbom: install ## list what is installed, as CycloneDX, in dist/
 retention-load: install ## clean up a million tasks by two stores that are killed twenty times (TASKS=n TENANTS=n KILLS=n)
 	@$(BIN)/python -m tests.retention.load --tasks $${TASKS:-1000000} --tenants $${TENANTS:-1000} --kills $${KILLS:-20} $(ARGS)
 
+.PHONY: cases
+cases: install ## try the trials from public bug reports in full, an hour (ARGS='-k test_36'); their table: python -m tests.cases
+	@CASES=all $(BIN)/pytest -q tests/cases $(ARGS)
+
 .PHONY: subscriptions
 subscriptions: install ## open 2,000 subscriptions and let their tasks change, their clients stall, reset and vanish
 	@SUBSCRIPTIONS=all $(BIN)/pytest -q tests/system/test_subscriptions.py $(ARGS)

@@ -146,10 +146,14 @@ class Pair:
         """Where MCP is spoken."""
         return f"http://127.0.0.1:{self._mcp_port}/mcp"
 
+    @property
+    def admin_ports(self) -> tuple[int, int]:
+        """Where store and bridge answer probes."""
+        return self._store_admin_port, self._bridge_admin_port
+
     def figures(self) -> str:
         """All that store and bridge have counted, as they tell it."""
-        ports = (self._store_admin_port, self._bridge_admin_port)
-        return "".join(_read(f"http://127.0.0.1:{port}/metrics") for port in ports)
+        return "".join(_read(f"http://127.0.0.1:{port}/metrics") for port in self.admin_ports)
 
     def figure(self, sample: str, **labels: str) -> float:
         """What the bridge has counted under a name, over all samples that have these labels."""
