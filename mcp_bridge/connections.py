@@ -8,6 +8,7 @@ import structlog
 from aiohttp import web
 from aiohttp.http_parser import RawRequestMessage
 from aiohttp.http_writer import StreamWriter
+from aiohttp.web_protocol import _ErrInfo
 
 from mcp_bridge.wire.failures import refused
 from mcp_bridge.wire.headers import JSON
@@ -25,12 +26,28 @@ Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 class Connection(web.RequestHandler):
     """One connection. What is not even HTTP is answered in JSON too, and leaves no trace of our insides."""
 
-    __slots__ = ()
+    __slots__ = ("_giving_up", "_is_unreadable")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See the base class. Who takes too long over the first header is given up; later ones are the keep-alive's."""
         super().connection_made(transport)
-        asyncio.get_running_loop().call_later(HEADER_SECONDS, self._give_up)
+        self._giving_up = asyncio.get_running_loop().call_later(HEADER_SECONDS, self._give_up)
+        self._is_unreadable = False
+
+    def data_received(self, data: bytes) -> None:
+        """See the base class, which would go on reading, and keep all that is no HTTP either."""
+        if self._is_unreadable:
+            return
+        super().data_received(data)
+        if self._messages and isinstance(fault := self._messages[-1][0], _ErrInfo):
+            self._is_unreadable = True
+            if fault.exc is not None:
+                fault.exc.__traceback__ = None  # by which it refers to itself, and to the data
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """See the base class. Nothing refers to it any more, or what it had read would be kept as long as a header may take."""
+        self._giving_up.cancel()
+        super().connection_lost(exc)
 
     def resume_reading(self, resume_parser: bool = True) -> None:
         """See the base class, which resumes twice for each body, though nothing was paused."""

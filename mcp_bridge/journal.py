@@ -93,6 +93,8 @@ class Journal:
 def failure_for(error: Exception) -> Failure:
     """The answer for whatever was raised. Of a fault of ours the log has the whole, under an id that the caller is told."""
     if isinstance(error, Failure):
+        # Whoever keeps it is in its own traceback. Together they would stay in memory with all that was read of the body.
+        error.__traceback__ = error.__context__ = error.__cause__ = None
         return error
     known = failure_from(error) if isinstance(error, StoreError) else None
     if known is not None:

@@ -207,6 +207,7 @@ class Batcher(Generic[Request, Response]):
         finally:
             del self._unanswered[item]
             self._leave(item)
+            del item, answer  # an error knows this frame by its traceback: it would know itself, and keep the request
 
     def close(self) -> None:
         """Ends what waits and what is under way with an error."""

@@ -102,7 +102,10 @@ class Batcher(Generic[Item, Outcome]):
         answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Call(item, answer, self._traces.asker() if self._traces is not None else None))
         self._start()
-        return await answer
+        try:
+            return await answer
+        finally:
+            del answer  # a refusal knows this frame by its traceback: it would know itself, and keep the item
 
     async def run(self, items: Sequence[Item]) -> list[Outcome | Refusal]:
         """Runs a caller's own batch: an outcome for each item, in their order."""

@@ -10,7 +10,7 @@ import asyncpg
 
 from store_service.db.migrate import SchemaError, check_schema
 from store_service.db.queries import Queries
-from store_service.model.refusals import Refusal
+from store_service.model.refusals import Reason, Refusal
 
 HINT_SECONDS: Final = 5.0
 _FAILURES: Final = (OSError, ValueError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
@@ -72,15 +72,15 @@ async def read_facts(dsn: str, *, allow_test_clock: bool) -> DatabaseFacts:
 
 async def read_snapshot_seconds(dsn: str) -> float:
     """How long the oldest transaction holds back vacuum, of those that whoever connects may see: a member of
-    `pg_read_all_stats` sees all. Raises DatabaseUnreachable."""
+    `pg_read_all_stats` sees all. Raises STORAGE_UNAVAILABLE."""
     try:
         connection = await _connect(dsn)
         try:
             horizon = await connection.fetchrow(Queries("diagnosis.sql")["read_horizon"])
         finally:
             await connection.close(timeout=5)
-    except _FAILURES as error:
-        raise DatabaseUnreachable(f"{type(error).__name__}: {error}") from None
+    except _FAILURES:
+        raise Refusal(Reason.STORAGE_UNAVAILABLE) from None
     return float(max(horizon["snapshot_seconds"], horizon["prepared_seconds"]))
 
 

@@ -156,7 +156,7 @@ async def run_each(
         try:
             read_items.append(read(request))
         except Refusal as refusal:
-            read_items.append(refusal)
+            read_items.append(refusal.with_traceback(None))  # by which it would know itself, and keep the batch
     valid = [item for item in read_items if not isinstance(item, Refusal)]
     ran = iter(await run(valid) if valid else ())
     return [item if isinstance(item, Refusal) else next(ran) for item in read_items]

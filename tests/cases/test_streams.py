@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import itertools
 import json
+import re
 import time
 import urllib.error
 import urllib.request
@@ -14,6 +15,7 @@ from typing import Any
 import aiohttp
 import grpc
 import pytest
+from taskstore.v1 import types_pb2
 
 from store_service.client import Context
 from tests.bridge.client import Client, headers_for, meta
@@ -23,8 +25,10 @@ from tests.cases.work import PATIENCE_SECONDS, create, ended, shown, working
 from tests.client.fake_store import outcomes
 from tests.conftest import stubs_on
 from tests.pair import Pair
+from tests.store.builders import assert_lease_lost, complete
 
 MIB = 1024 * 1024
+UNKNOWN = "00000000-0000-4000-8000-000000000000"
 
 
 @pytest.fixture(scope="module")
@@ -65,19 +69,20 @@ async def raw(port: int, head: str, chunks: Iterable[bytes]) -> bytes:
     """The first line of the answer to a request that is sent as it is, for as long as it is taken; nothing after a reset."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(head.encode())
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        answer = asyncio.create_task(reader.readline())
-        for chunk in chunks:
-            if answer.done():
-                break
-            writer.write(chunk)
-            try:
+    answer = asyncio.create_task(reader.readline())
+    line = b""
+    with contextlib.suppress(ConnectionError):
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            for chunk in chunks:
+                if answer.done():
+                    break
+                writer.write(chunk)
                 await writer.drain()
-            except ConnectionError:
-                break
-        with contextlib.suppress(ConnectionError):
-            return await answer
-    return b""
+            line = await answer
+    await asyncio.gather(answer, return_exceptions=True)
+    writer.close()
+    await asyncio.gather(writer.wait_closed(), return_exceptions=True)
+    return line
 
 
 def head_of(**more: Any) -> str:
@@ -95,7 +100,7 @@ async def test_13_bodies_are_measured_and_not_believed(pair: Pair, user: Client)
     await user.send(body + b" " * (MIB - len(body)), headers_for("server/discover"))
     before = resident_bytes(pair)
     piece = b"10000\r\n" + b" " * 65536 + b"\r\n"
-    for _ in range(5):
+    for _ in range(15):
         assert b" 413 " in await raw(port, head_of(Transfer_Encoding="chunked"), [piece] * 160)
         assert b" 413 " in await raw(port, head_of(Content_Length="10485760"), [b" " * 65536] * 160)
         assert b" 400 " in await raw(port, head_of(Content_Length="10"), [b" " * 10])
@@ -200,6 +205,22 @@ async def test_65_streams_whose_clients_are_gone_leave_nothing_behind(pair: Pair
     assert "tenure_store_watched_tasks 0.0" in pair.figures()
 
 
+async def test_58_what_was_refused_is_not_kept(pair: Pair) -> None:
+    def resident() -> int:
+        return int(float(re.findall(r"^process_resident_memory_bytes (\S+)$", pair.figures(), re.MULTILINE)[0]))
+
+    lost = types_pb2.Lease(tenant_id="dev", task_id=UNKNOWN, worker_id="w", token=1, epoch=1)
+    limits = [("grpc.max_send_message_length", 6 * MIB)]
+    async with grpc.aio.insecure_channel(pair.store_address, options=limits) as channel:
+        leases = stubs_on(channel, address=pair.store_address, admin_port=0).leases
+        seen = []
+        for _ in range(3):
+            for _ in range(20):
+                await assert_lease_lost(leases.CompleteTask(complete(lost, b'"' + b"x" * (4 * MIB - 2) + b'"')))
+            seen.append(await asyncio.to_thread(resident))
+    assert max(seen) - seen[0] < 40 * 4 * MIB, f"as much as the payloads that were refused since: {seen}"
+
+
 @pytest.mark.timeout(900)
 async def test_59_a_worker_that_waits_long_for_work_is_not_hung_up_on(pair: Pair, user: Client) -> None:
     async def work(_ctx: Context, _args: dict[str, Any]) -> str:
@@ -252,7 +273,9 @@ async def test_66_a_database_that_is_away_ends_no_process_and_costs_no_attempt(p
     async with working(pair.store_address, work, lease_seconds=2 * away_seconds + 60, admin_port=0) as worker:
         task_id = await create(user)
         store, bridge, mine = (f"http://127.0.0.1:{port}" for port in (*pair.admin_ports, worker.admin_port))
-        assert [await looked_at(f"{one}/readyz") for one in (store, bridge, mine)] == [200, 200, 200]
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while [await looked_at(f"{one}/readyz") for one in (store, bridge, mine)] != [200, 200, 200]:
+                await asyncio.sleep(0.05)
         await asyncio.to_thread(pair.postgres.stop)
         stopped_at, unready_after = time.monotonic(), 0.0
         while time.monotonic() < stopped_at + away_seconds or not unready_after:

@@ -73,7 +73,7 @@ NO_ROWS: Final = {
 
 def columns_read(stem: str) -> set[str]:
     """Every `row["column"]` in the modules of one name on the floors that see rows, and in what they share. What is taken out
-    of a call is a query of another file."""
+    of a call is a query of another file, out of a constant a setting."""
     found: set[str] = set()
     shared = ("db/tasks.py",) if stem == "leases" else ()
     for module in (FLOORS / part for part in (f"db/{stem}.py", f"operations/{stem}.py", *shared)):
@@ -81,6 +81,7 @@ def columns_read(stem: str) -> set[str]:
             if (
                 isinstance(node, ast.Subscript)
                 and not isinstance(node.value, ast.Call)
+                and not (isinstance(node.value, ast.Name) and node.value.id.isupper())
                 and isinstance(node.slice, ast.Constant)
             ):
                 found |= {node.slice.value} if isinstance(node.slice.value, str) else set()

@@ -59,8 +59,8 @@ async def test_a_watch_goes_on_when_the_connection_that_it_began_on_is_closed(
         async with asyncio.timeout(30):
             assert (await anext(watch)).task.change == 1
             for _ in range(2):
-                guarded.authority.issue(guarded.folder, "bridge", [x509.UniformResourceIdentifier(f"{DOMAIN}/bridge")])
                 before = store._channel.current()[0]
+                guarded.authority.issue(guarded.folder, "bridge", [x509.UniformResourceIdentifier(f"{DOMAIN}/bridge")])
                 await store.create_task(new_task())
                 while store._channel.current()[0] is before or before.get_state() is not grpc.ChannelConnectivity.SHUTDOWN:
                     await asyncio.sleep(0.01)
