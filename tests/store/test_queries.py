@@ -55,6 +55,7 @@ UNREAD: Final = {
     "tenant_id",  # of what fell due, for people who look by hand
     "one",  # of the ping
     "pg_notify",
+    "set_config",  # for the rest of a transaction
     "done",  # of what returns nothing
 }
 NO_ROWS: Final = {
