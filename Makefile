@@ -87,6 +87,10 @@ robustness-tools: ## install what runs under fire need besides, libfaketime and 
 robustness: install ## run it for 90 s under kills, pauses, cuts and a crash of Postgres, and judge the history (SEED=n)
 	@$(BIN)/python -m tests.robustness $${SEED:+--seed $$SEED} $(ARGS)
 
+.PHONY: robustness-mutants
+robustness-mutants: install ## put the seeded bugs back, one at a time, and see a run find each (ARGS='"cursors of a sequence"')
+	@$(BIN)/python -m tests.robustness.defects $(ARGS)
+
 .PHONY: soak
 soak: install ## the same for as long as you like, with failovers (MINUTES=60 SEED=n)
 	@$(BIN)/python -m tests.robustness --plan soak --seconds $$(( $${MINUTES:-60} * 60 )) $${SEED:+--seed $$SEED} $(ARGS)

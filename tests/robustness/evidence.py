@@ -24,7 +24,8 @@ QUERIES: Final = {
     "signals": "SELECT seq, at, tenant, signal, task, op, state FROM robustness.signal ORDER BY seq",
     "breaches": "SELECT at, what FROM robustness.breach ORDER BY seq",
     "tasks": "SELECT t.tenant_id, t.task_id, t.request_id, t.workflow, coalesce(t.forked_checkpoints, 0), s.state, "
-    "s.checkpoints, md5(o.data) FROM tenure.task t LEFT JOIN tenure.task_state s USING (tenant_id, task_id) "
+    "s.checkpoints, md5(o.data), md5(t.input), t.forked_from IS NOT NULL "
+    "FROM tenure.task t LEFT JOIN tenure.task_state s USING (tenant_id, task_id) "
     "LEFT JOIN tenure.outcome o USING (tenant_id, task_id)",
     "checkpoints": "SELECT task_id, revision, token, step FROM tenure.checkpoint ORDER BY task_id, revision",
     "events": "SELECT task_id, line, event, robustness.us(at), token FROM tenure.history ORDER BY task_id, line",
@@ -104,6 +105,8 @@ class Row(NamedTuple):
     state: str
     checkpoints: int
     result: str
+    input: str = ""
+    is_fork: bool = False
 
 
 class Event(NamedTuple):
@@ -183,8 +186,9 @@ def read_evidence(folder: Path) -> Evidence:
         found.writes.append(write)
     found.signals = [(_int(row[0]), _int(row[1]), row[2], row[3], row[4], row[5], row[6]) for row in _rows(folder, "signals")]
     found.breaches = [row[1] for row in _rows(folder, "breaches")]
-    for tenant, task, request, workflow, forked, state, checkpoints, result in _rows(folder, "tasks"):
-        found.rows[task] = Row(tenant, task, request, workflow, _int(forked), state, _int(checkpoints), result)
+    for tenant, task, request, workflow, forked, state, checkpoints, result, given, is_fork in _rows(folder, "tasks"):
+        made = Row(tenant, task, request, workflow, _int(forked), state, _int(checkpoints), result, given, is_fork == "t")
+        found.rows[task] = made
     for task, revision, token, step in _rows(folder, "checkpoints"):
         found.checkpoints.setdefault(task, []).append((_int(revision), _int(token), step))
     for task, line, event, at, token in _rows(folder, "events"):

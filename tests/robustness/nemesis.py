@@ -75,6 +75,8 @@ def _details(draw: random.Random, kind: str) -> tuple[str, str, float]:
         ways = [f"{store}>postgres" for store in STORES]
         ways += [f"{side}>{store}" for side in ("workers", "workers", "bridges", "clients") for store in STORES]
         return draw.choice(list(CUTS)), draw.choice(ways), draw.uniform(0.3, 5.0)
+    if kind.startswith("point "):  # a certain one, named after it
+        return "point raise", kind.removeprefix("point "), 0
     if kind == "point":
         what = draw.choices(POINTS, list(ACTIONS.values()))[0]
         return what, draw.choice(RUN_POINTS), draw.uniform(0.2, 4.0)

@@ -28,6 +28,8 @@ class Plan:
     """Pairs of a caller and a lessee that only make much of little work, and end it."""
     stretch_seconds: float
     """Faults go on so long, then all must come to rest."""
+    quiet_seconds: float = 120.0
+    """Within so long after the last fault every task has ended, also on a machine that is busy with other things."""
     hard: Mapping[str, int]
     """What the report must show to be taken for such a run, in `seconds`: operations, tasks, kills, pauses, cuts, ..."""
 

@@ -8,7 +8,7 @@ import subprocess
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import asyncpg
 
@@ -29,8 +29,9 @@ from tests.robustness.plans import Plan
 from tests.robustness.surroundings import BOUNCER, CLOCKS, CODE, DISK, POOL, ROLL, Surroundings
 from tests.robustness.world import World, descriptors, resident_bytes
 
-QUIET_SECONDS: Final = 120.0
-"""Within so long after the last fault every task has ended, also on a machine that is busy with other things."""
+if TYPE_CHECKING:
+    from tests.robustness.defects import Defect
+
 _IDLE: Final = (
     "SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in transaction%' AND state_change < now() - interval '5 s' "
     "AND application_name = 'tenure-store'"
@@ -39,14 +40,14 @@ _LISTENING: Final = "SELECT count(*) FROM pg_stat_activity WHERE application_nam
 _LIVE: Final = "SELECT count(*) FROM tenure.task_state WHERE ended_at IS NULL"
 
 
-async def run(plan: Plan, *, seed: int, seconds: float, root: Path, keep: bool) -> int:
+async def run(plan: Plan, *, seed: int, seconds: float, root: Path, keep: bool, defect: "Defect | None" = None) -> int:
     """Returns 0 if nothing is wrong."""
     folder = root / f"{plan.name}-{time.strftime('%Y%m%d-%H%M%S')}-{seed}"
     print(f"seed {seed}, {seconds:g} s, {folder}", flush=True)
     began = time.monotonic()
     history: History | None = None
     disk, pooled = DISK in plan.faults, BOUNCER in plan.faults
-    async with World(folder, small_disk=disk, pgbouncer=pooled) as world:
+    async with World(folder, small_disk=disk, pgbouncer=pooled, defect=defect) as world:
         history = History(folder / "history.jsonl")
         shared = Shared(history, plan.pace_per_second, plan.most_tasks)
         nemesis = Nemesis(world, Surroundings(world, shared))
@@ -108,7 +109,7 @@ async def _stretches(
         await nemesis.carry_out(faults)
         await asyncio.sleep(max(0.0, until - time.monotonic()))
         shared.is_quiet = True
-        wrong, measured = await _rest(world, shared, [*callers, *speakers, oversizer])
+        wrong, measured = await _rest(world, shared, [*callers, *speakers, oversizer], plan.quiet_seconds)
         problems += wrong
         quiet.append(measured)
         shared.is_quiet = False
@@ -127,14 +128,14 @@ async def _stretches(
 
 
 async def _rest(
-    world: World, shared: Shared, clients: list[Caller | McpClient | Oversizer]
+    world: World, shared: Shared, clients: list[Caller | McpClient | Oversizer], quiet_seconds: float
 ) -> tuple[list[str], dict[str, Any]]:
     """Liveness: without faults and without new work, everything ends, and nothing is left hanging."""
     began = time.monotonic()
     connection = await asyncpg.connect(world.postgres.dsn(), timeout=30)
     left = -1
     listening_after = None
-    while time.monotonic() - began < QUIET_SECONDS:
+    while time.monotonic() - began < quiet_seconds:
         left = await connection.fetchval(_LIVE)
         if listening_after is None and await connection.fetchval(_LISTENING) >= 2:
             listening_after = round(time.monotonic() - began, 1)

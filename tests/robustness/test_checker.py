@@ -141,6 +141,7 @@ LIES = {
     "too long a result that was taken": ("F22", with_call(call("too much", "ok", 4, 4.1, what="result"))),
     "too long a message, to be tried again": ("F22", with_call(call("too much", "RESOURCE_EXHAUSTED", 4, 4.1, what="input"))),
     "an answer that is too long": ("F22", with_call(call("take bulk", "ok", 4, 4.1, bytes=5_000_000))),
+    "a result that is polled otherwise": ("S6", with_call(call("poll", "ok", 3.4, 3.5, status="completed", result="abd"))),
     "an acknowledgement of two tasks": ("S4", with_call(Call("c", "create", "ok", T0, T0, "alfa", "other", {"request": "r1"}))),
 }
 
@@ -226,6 +227,24 @@ def test_descriptors_and_memory_that_do_not_return_are_seen() -> None:
     assert list(check_footprint([first])) == list(check_footprint([first, first])) == []
     found = list(check_footprint([first, first, grown]))
     assert found == ["L store-1 has 145 mib in quiet 3, 80 in the first", "L worker-1 has 441 fds in quiet 3, 400 in the first"]
+
+
+def test_a_signal_that_its_task_waits_for_and_does_not_get_is_seen() -> None:
+    evidence = honest()
+    waits = version(1.5, "WAITING", token=1, finish_token=1, waits="SIGNAL")
+    evidence.versions[TASK] = [waits, version(2, "QUEUED", token=1)]
+    evidence.signals = [(1, T0 + SECOND, "alfa", "g1", TASK, "I", "PENDING")]
+    assert any("while" in each for each in judge(evidence) if each.startswith("S8"))
+    evidence.signals = [(1, T0 + 2 * SECOND, "alfa", "g1", TASK, "I", "PENDING")]
+    assert not any("while" in each for each in judge(evidence))
+
+
+def test_an_input_that_became_two_tasks_is_seen_unless_one_is_a_fork_of_the_other() -> None:
+    for is_fork in (False, True):
+        evidence = honest()
+        first = evidence.rows[TASK]._replace(input="i")
+        evidence.rows = {TASK: first, "other": first._replace(task="other", request="r2", is_fork=is_fork)}
+        assert any("made 2 times" in each for each in judge(evidence)) is not is_fork
 
 
 def test_an_effect_that_a_saved_step_lacks_and_one_of_a_lower_token_are_seen() -> None:

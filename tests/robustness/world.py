@@ -7,20 +7,23 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 import asyncpg
 from taskstore.v1 import budgets_pb2, budgets_pb2_grpc, tenants_pb2, tenants_pb2_grpc, types_pb2
 
 from store_service.client.channel import open_channel
 from store_service.fault_points import EXIT_CODE
-from tests.pair import PairError, Process, free_ports
+from tests.pair import ROOT, PairError, Process, free_ports
 from tests.pgbouncer import PgBouncer
 from tests.robustness.disk import SmallDisk
 from tests.robustness.ledger import Ledger
 from tests.robustness.points import Armoury
 from tests.robustness.postgres import Server, make_primary
 from tests.robustness.proxy import Proxy
+
+if TYPE_CHECKING:
+    from tests.robustness.defects import Defect
 
 HERE: Final = Path(__file__).parent
 STORES: Final = ("store-1", "store-2")
@@ -66,12 +69,14 @@ class World:
 
     def __init__(
         self, folder: Path, *, workers: Sequence[str] = WORKERS, small_disk: bool = False, drain_seconds: int = 3,
-        pgbouncer: bool = False,
+        pgbouncer: bool = False, defect: "Defect | None" = None,
     ) -> None:  # fmt: skip
         self.folder = folder
         folder.mkdir(parents=True)
         (folder / "archive").mkdir()
         self.armoury = Armoury(folder / "faults")
+        self._defect = defect
+        self._code = ROOT if defect is None else defect.copy_code(folder / "code")
         self.disk = SmallDisk.mount(folder / "postgres", _DISK_MIB) if small_disk else None
         self._workers = workers
         self._drain_seconds = drain_seconds
@@ -129,6 +134,8 @@ class World:
             raise RuntimeError(f"migrate ended with {code}: {migrate.tail()}")
         connection = await asyncpg.connect(self.postgres.dsn())
         await connection.execute((HERE / "audit.sql").read_text())
+        if self._defect is not None:
+            await self._defect.put_into(connection)
         await connection.close()
         for proxy in self.proxies.values():
             await proxy.start()
@@ -167,7 +174,7 @@ class World:
         arguments = [each.replace("{start}", str(part.starts)) for each in part.arguments]
         log = self.folder / f"{part.name}.log"
         environment = {**part.environment, **part.clock}
-        part.process = Process(part.name, arguments, environment=environment, log=log)
+        part.process = Process(part.name, arguments, environment=environment, log=log, folder=self._code)
 
     def kill(self, part: Part) -> None:
         """Ends it at once; the supervisor starts it again."""
@@ -265,7 +272,8 @@ class World:
 
     async def _configure(self) -> None:
         """Tenants with room enough, one that may hold few leases, and one with a budget."""
-        policies = {"alfa": 100, "beta": 20, "gamma": 40, "dev": 100, "delta": 50}
+        most_leased = self._defect.most_leased if self._defect is not None else 0
+        policies = {"alfa": 100, "beta": most_leased or 20, "gamma": 40, "dev": 100, "delta": 50}
         async with open_channel(self.address("clients")) as channel:
             tenants: tenants_pb2_grpc.TenantServiceAsyncStub = tenants_pb2_grpc.TenantServiceStub(channel)
             budgets: budgets_pb2_grpc.BudgetServiceAsyncStub = budgets_pb2_grpc.BudgetServiceStub(channel)

@@ -1,7 +1,10 @@
 """S8, S9, S12, S13: signals, effects outside, secrets of tenants, budgets; and what the database itself says is wrong."""
 
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from itertools import pairwise
+from typing import Final
 
 from tests.robustness.evidence import Evidence
 from tests.robustness.history import OK
@@ -10,10 +13,14 @@ _FATES = {"PENDING": ("CONSUMED", "DEAD_LETTER"), "CONSUMED": (), "DEAD_LETTER":
 LIBRARY_WORKFLOWS = frozenset(("steps", "nap", "signal", "ask", "flaky", "spend"))
 _WAITS = frozenset(("sleep", "go", "sure"))
 
+MISSED_US: Final = 50_000
+"""So long at most a signal is pending and waited for, by the clock of the triggers: no time at all, by the task's lock."""
+
 
 def check_effects(evidence: Evidence) -> Iterator[str]:
     """All of it."""
     yield from _check_signals(evidence)
+    yield from _check_heard(evidence)
     yield from _check_ledger(evidence)
     yield from (f"{breach}" for breach in evidence.breaches)
     yield from (f"S13/S3 the counters disagree with the rows: {line}" for line in evidence.audit)
@@ -49,6 +56,24 @@ def _check_signals(evidence: Evidence) -> Iterator[str]:
         row = evidence.rows.get(task)
         if now == "PENDING" and row is not None and row.state in ("COMPLETED", "FAILED", "CANCELLED"):
             yield f"S8 {tenant} {signal}: pending for a task that has ended"
+
+
+def _check_heard(evidence: Evidence) -> Iterator[str]:
+    """No signal is pending while its task waits for it. All signals of a run have one name."""
+    pending: dict[str, dict[str, int]] = defaultdict(dict)
+    spans: list[tuple[str, str, int, int]] = []
+    for _, at, _, signal, task, _, now in evidence.signals:
+        if now == "PENDING":
+            pending[task].setdefault(signal, at)
+        elif (since := pending[task].pop(signal, None)) is not None:
+            spans.append((task, signal, since, at))
+    spans += [(task, signal, since, sys.maxsize) for task, left in pending.items() for signal, since in left.items()]
+    for task, signal, since, until in spans:
+        for before, after in pairwise(evidence.versions.get(task, ())):
+            if before.state == "WAITING" and before.waits == "SIGNAL":
+                both = min(until, after.at) - max(since, before.at)
+                if both > MISSED_US:
+                    yield f"S8 {signal}: was pending for {both / 1e6:.3f} s while {task} waited for it"
 
 
 def _check_ledger(evidence: Evidence) -> Iterator[str]:

@@ -50,13 +50,13 @@ def _check_creations(evidence: Evidence) -> Iterator[str]:
     for row in evidence.rows.values():
         if requests.setdefault((row.tenant, row.request), row.task) != row.task:
             yield f"S4 {row.request}: made twice"
-    intents: dict[str, set[str]] = defaultdict(set)
-    for call in evidence.calls:
-        if call.op == "create" and (call.tenant, call.detail["request"]) in requests:
-            intents[call.detail.get("intent", call.detail["request"])].add(requests[call.tenant, call.detail["request"]])
-    for intent, tasks in intents.items():
+    inputs: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for row in evidence.rows.values():
+        if row.input and not row.is_fork:
+            inputs[row.tenant, row.input].append(row.task)
+    for tasks in inputs.values():
         if len(tasks) > 1:
-            yield f"S4 {intent}: wanted once, is {len(tasks)} tasks"
+            yield f"S4 {tasks}: wanted once, as each input is another, and made {len(tasks)} times"
 
 
 def _is_over(evidence: Evidence, task: str, call: Call) -> bool:
@@ -96,8 +96,9 @@ def _check_results(evidence: Evidence) -> Iterator[str]:
         if seen.setdefault((call.task, call.op), result) != result:
             yield f"S6 {call.task}: was read with two results"
     for (task, _), result in handed.items():
-        if seen.get((task, "read"), result) != result:
-            yield f"S6 {task}: is read otherwise than it was handed over"
+        for op in ("read", "poll"):
+            if seen.get((task, op), result) != result:
+                yield f"S6 {task}: is answered to a {op} otherwise than it was handed over"
 
 
 def check_linearizable(task: str, versions: list[Version], calls: list[Call]) -> Iterator[str]:

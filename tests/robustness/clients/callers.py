@@ -1,5 +1,6 @@
 """Clients that want work done, over gRPC: many creations and reads at a time, and now and then all else that callers say."""
 
+import asyncio
 from typing import Any, Final
 
 import msgspec
@@ -167,14 +168,18 @@ class Caller(Client):
         self.note("cancel", invoked, outcome, tenant=known.tenant, task=known.task, found=found)
 
     async def _signal(self, living: list[Known]) -> None:
-        if waiting := [known for known in living if known.workflow == "signal"]:
-            known = self.draw.choice(waiting)
-            payload = types_pb2.Payload(data=msgspec.json.encode({"canary": f"canary-{known.tenant}.signal"}))
-            await self._publish(
-                tasks_pb2.PublishSignalRequest(
-                    tenant_id=known.tenant, signal_id=self.new_id(), task_id=known.task, name="go", payload=payload
-                )
-            )
+        """To some that wait for one, or soon will; and now and then to one that has no use for it."""
+        wanting = [known for known in living if known.workflow == "signal"]
+        some = self.draw.sample(wanting, min(4, len(wanting)))
+        if self.draw.random() < 0.3:
+            some += [known for known in living if known.workflow == "raw"][:1]
+        await asyncio.gather(*(self._publish(self._new_signal(known)) for known in some))
+
+    def _new_signal(self, known: Known) -> tasks_pb2.PublishSignalRequest:
+        payload = types_pb2.Payload(data=msgspec.json.encode({"canary": f"canary-{known.tenant}.signal"}))
+        return tasks_pb2.PublishSignalRequest(
+            tenant_id=known.tenant, signal_id=self.new_id(), task_id=known.task, name="go", payload=payload
+        )
 
     async def _publish(self, request: tasks_pb2.PublishSignalRequest) -> None:
         invoked = now_us()

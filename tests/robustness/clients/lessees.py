@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Final
 
-import msgspec
 from taskstore.v1 import leases_pb2, types_pb2
 
 from tests.robustness.clients.state import Client, Shared
@@ -13,6 +12,12 @@ from tests.robustness.history import digest, now_us
 
 LEASE_MS: Final = 2_000
 _BATCH: Final = 25
+
+
+def _result(text: str) -> bytes:
+    """JSON that nobody writes again as it is: within its members, spaces, an order, numbers and escapes of its own."""
+    odd = '"structuredContent":{"z": 1.50, "a": 12345678901234567890123,"nul": "\\u0000", "e": "\\u00e9"}'
+    return f'{{"content":[{{"type":"text", "text": "{text}"}}],{odd}}}'.encode()
 
 
 class Lessee(Client):
@@ -34,11 +39,18 @@ class Lessee(Client):
     async def act(self) -> None:
         """Takes some tasks and does what is to be done, or something else."""
         taken = await self._lease()
+        if stale := self._stale(taken):
+            await self._misuse(stale)
         if taken:
             await self._work(taken)
         if self._old and not self._is_tidy and self.draw.random() < 0.3:
             await self._misuse(self.draw.sample(self._old, min(5, len(self._old))))
         del self._old[:-50]
+
+    def _stale(self, taken: Sequence[leases_pb2.LeasedTask]) -> list[types_pb2.Lease]:
+        """Leases of before, of what it holds anew: all but their token is that of now."""
+        held = {each.lease.task_id for each in taken}
+        return [] if self._is_tidy else [lease for lease in self._old if lease.task_id in held]
 
     async def _lease(self) -> list[leases_pb2.LeasedTask]:
         request = leases_pb2.LeaseTasksRequest(
@@ -95,12 +107,7 @@ class Lessee(Client):
         await self._batch("append", self._api.leases.AppendCheckpoints, request, leases, "appended", details)
 
     async def _complete(self, leases: Sequence[types_pb2.Lease]) -> None:
-        results = [
-            msgspec.json.encode(
-                {"content": [{"type": "text", "text": f"canary-{lease.tenant_id}.{lease.task_id}.{lease.token}"}]}
-            )
-            for lease in leases
-        ]
+        results = [_result(f"canary-{lease.tenant_id}.{lease.task_id}.{lease.token}") for lease in leases]
         items = [
             leases_pb2.CompleteTaskRequest(lease=lease, result=types_pb2.Payload(data=data))
             for lease, data in zip(leases, results, strict=True)
@@ -127,8 +134,18 @@ class Lessee(Client):
         """What a worker says that does not know yet: nothing of it may be taken."""
         await self._heartbeat(leases)
         await self._checkpoint(leases, [self.draw.randint(0, 4) for _ in leases])
-        if self.draw.random() < 0.5:
+        chance = self.draw.random()
+        if chance < 0.4:
             await self._complete(leases)
+        elif chance < 0.8:
+            await self._suspend(leases)
+
+    async def _suspend(self, leases: Sequence[types_pb2.Lease]) -> None:
+        """To wait for the signal that callers send."""
+        wait = leases_pb2.NewSignalWait(name="go", timeout_ms=LEASE_MS)
+        for lease in leases:
+            request = leases_pb2.SuspendTaskRequest(lease=lease, step="go", signal=wait)
+            await ask(self._api.leases.SuspendTask, request)
 
     async def _batch(
         self, op: str, method: Any, request: Any, leases: Sequence[types_pb2.Lease], done: str,

@@ -20,6 +20,28 @@ _INFO: Final = {"name": "robustness", "version": "1"}
 _OVER: Final = ("completed", "failed", "cancelled")
 
 
+_LAID_IN: Final = b'{"resultType":"complete",'
+"""What stands before a worker's result within its task, instead of its first brace."""
+
+
+class _Task(msgspec.Struct):
+    """What a poll is answered with, its result as it was sent."""
+
+    result: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _Answer(msgspec.Struct):
+    """The same, as it came."""
+
+    result: _Task
+
+
+def _handed_over(data: bytes) -> bytes:
+    """The result of a task as its worker handed it over, from what a poll was answered with; nothing while there is none."""
+    result = msgspec.json.decode(data, type=_Answer).result.result
+    return b"{" + bytes(result).removeprefix(_LAID_IN) if result else b""
+
+
 class McpClient(Client):
     """One principal at either of two bridges."""
 
@@ -67,6 +89,11 @@ class McpClient(Client):
 
     async def _ask(self, method: str, params: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         """`ok` and the result, or how it was refused."""
+        outcome, data = await self._ask_for_bytes(method, params)
+        return outcome, msgspec.json.decode(data)["result"] if outcome == "ok" else {}
+
+    async def _ask_for_bytes(self, method: str, params: dict[str, Any]) -> tuple[str, bytes]:
+        """The same with the whole answer, as it came."""
         headers, body = write_request(
             method, params, request_id=1, capabilities=CAPABILITIES, client_info=_INFO
         )  # fmt: skip
@@ -77,16 +104,16 @@ class McpClient(Client):
             async with self._session.post(url, data=msgspec.json.encode(body), headers=headers, timeout=timeout) as answer:
                 data = await answer.read()
         except (aiohttp.ClientError, OSError, TimeoutError):
-            return UNKNOWN, {}
+            return UNKNOWN, b""
         self.shared.history.look_over(self.name, MCP_TENANT, data)
         try:
             said = msgspec.json.decode(data)
         except msgspec.DecodeError:
-            return UNKNOWN, {}
+            return UNKNOWN, b""
         if "result" in said:
-            return "ok", said["result"]
+            return "ok", data
         code = said.get("error", {}).get("code", 0)
-        return UNKNOWN if code == 50300 else f"{code}", {}
+        return UNKNOWN if code == 50300 else f"{code}", b""
 
     async def _create(self, tool: str, key: str, arguments: dict[str, Any]) -> None:
         again = bool(self._unheard)
@@ -107,10 +134,11 @@ class McpClient(Client):
     async def read(self, known: Known) -> None:
         """Polls one task."""
         invoked = now_us()
-        outcome, result = await self._ask("tasks/get", {"taskId": known.task})
-        status = result.get("status", "")
+        outcome, data = await self._ask_for_bytes("tasks/get", {"taskId": known.task})
+        status = msgspec.json.decode(data)["result"].get("status", "") if outcome == "ok" else ""
         known.asks = status == "input_required"
-        payload = digest(msgspec.json.encode(result["result"].get("content"))) if "result" in result else ""
+        result = _handed_over(data) if outcome == "ok" else b""
+        payload = digest(result) if result else ""
         self.note("poll", invoked, outcome, tenant=MCP_TENANT, task=known.task, status=status, result=payload)
         if status in _OVER:
             self.shared.ended(known)
