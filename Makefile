@@ -202,6 +202,19 @@ image-tools: ## install what image-test needs, from Debian's packages (as root)
 image-test: install ## build the images on a base of this machine's own and let them work (as root)
 	@$(BIN)/pytest tests/images $(ARGS)
 
+.PHONY: pod-tools
+pod-tools: ## install what k8s-e2e needs besides, podman, from Debian's packages (as root)
+	@apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -yqq --no-install-recommends \
+	  podman runc catatonit netavark aardvark-dns iptables util-linux >/dev/null
+
+.PHONY: pods
+pods: $(K8S_TOOLS)/.installed ## write the dev overlay as podman can play it into .tenure/pods
+	@$(K8S_TOOLS)/bin/kubectl kustomize k8s/overlays/dev | $(BIN)/python -m tests.pods.manifests .tenure/pods
+
+.PHONY: k8s-e2e
+k8s-e2e: $(K8S_TOOLS)/.installed ## play the dev overlay with podman as k8s/README.md says, kill and roll its pods under load (as root)
+	@$(BIN)/python -m tests.pods --kubectl $(K8S_TOOLS)/bin/kubectl $(ARGS)
+
 .PHONY: check
 check: lint typecheck proto-check proto-breaking ## all that needs no services
 

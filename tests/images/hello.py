@@ -1,6 +1,10 @@
 """The worker of the README, as an image: it finds its store in `STORE`, its certificates in /etc/tenure/tls if there, and a
-collector of traces in `OTEL_EXPORTER_OTLP_ENDPOINT`."""
+collector of traces in `OTEL_EXPORTER_OTLP_ENDPOINT`.
 
+It may be asked to take `seconds` for each greeting, so that there is time to do something to it.
+"""
+
+import asyncio
 import os
 from pathlib import Path
 from typing import Any
@@ -25,6 +29,7 @@ async def greeting(ctx: Context, args: dict[str, Any]) -> str:
     parts = []
     for number, name in enumerate(args["names"], start=1):
         await ctx.progress(number, len(args["names"]), f"greeting {name}")
+        await asyncio.sleep(args.get("seconds", 0))
         parts.append(await ctx.step(f"greet {name}", compose, name))
     return "\n".join(parts)
 

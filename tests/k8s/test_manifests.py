@@ -78,6 +78,13 @@ def test_pods_run_without_rights_that_they_do_not_need(resources: tuple[Resource
         assert not [volume for volume in spec.get("volumes", ()) if "hostPath" in volume], name
 
 
+def test_the_cluster_refuses_pods_with_more_rights(resources: tuple[Resource, ...]) -> None:
+    (namespace,) = [each for each in resources if each["kind"] == "Namespace"]
+    assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+    inside = {named(each) for each in resources if each["metadata"].get("namespace") == namespace["metadata"]["name"]}
+    assert {name for name, _, _ in pods(resources)} <= inside
+
+
 def test_service_links_set_no_variables_of_ours(resources: tuple[Resource, ...]) -> None:
     for name, _, spec in pods(resources):
         assert spec["enableServiceLinks"] is False, f"{name}: a Service tenure-store would set TENURE_STORE_PORT"
@@ -175,6 +182,39 @@ def test_traces_are_on_everywhere_and_reach_their_collector_and_nobody_else() ->
     (policy,) = [each for each in resources if named(each) == "NetworkPolicy/tenure-traces"]
     (rule,) = policy["spec"]["egress"]
     assert rule["ports"] == [{"port": int(settings["data"]["OTEL_EXPORTER_OTLP_ENDPOINT"].rpartition(":")[2])}]
+
+
+def test_bridges_scale_by_their_cpu_and_workers_by_the_work_that_waits_and_its_age() -> None:
+    resources = {named(each): each["spec"] for each in render("production") if "spec" in each}
+    scaler = resources["HorizontalPodAutoscaler/tenure-bridge"]
+    assert scaler["scaleTargetRef"]["name"] == "tenure-bridge"
+    assert [metric["resource"]["name"] for metric in scaler["metrics"]] == ["cpu"]
+    assert 2 <= scaler["minReplicas"] < scaler["maxReplicas"]
+    scaled = resources["ScaledObject/tenure-worker"]
+    assert scaled["scaleTargetRef"] == {"name": "tenure-worker"}
+    queries = [trigger["metadata"]["query"] for trigger in scaled["triggers"]]
+    assert queries == ['max(tenure_store_tasks{state="ready"})', "max(tenure_store_oldest_ready_seconds)"]
+
+
+def test_clients_find_each_store_by_itself_and_new_ones_within_minutes() -> None:
+    resources = render("production")
+    (service,) = [each for each in resources if named(each) == "Service/tenure-store"]
+    assert service["spec"]["clusterIP"] == "None"
+    for name, _, spec in pods(resources):
+        variables = {one["name"]: one.get("value", "") for one in spec["containers"][0].get("env", ())}
+        for address in (variables[key] for key in ("TENURE_BRIDGE_STORE", "STORE") if key in variables):
+            assert address == "dns:///tenure-store:7233", f"{name}: gRPC would take one address of them"
+        if name == "Deployment/tenure-store":
+            assert 60 <= int(variables["TENURE_STORE_MAX_CONNECTION_AGE_SECONDS"]) <= 600
+
+
+def test_a_pod_that_goes_serves_on_while_it_leaves_the_endpoints() -> None:
+    """There is no shell for a preStop to sleep in: the processes pause by themselves."""
+    for name, _, spec in pods(render("production")):
+        variables = {one["name"]: one.get("value", "") for one in spec["containers"][0].get("env", ())}
+        pauses = [float(value) for key, value in variables.items() if key.endswith("_DRAIN_PAUSE_SECONDS")]
+        assert len(pauses) == (1 if re.search(r"Deployment/tenure-(store|bridge)", name) else 0), name
+        assert all(pause >= 2 * spec["containers"][0]["readinessProbe"]["periodSeconds"] for pause in pauses), name
 
 
 def test_every_alarm_has_its_entry_in_the_runbook() -> None:
