@@ -51,7 +51,7 @@ PLANS: Final = {
         },
         operations=20_000, pace_per_second=330, most_tasks=6_000, callers=5, lessees=2, mcp_clients=3,
         brisk_clients=0, stretch_seconds=90,
-        hard={"operations": 20_000, "kills": 10, "pauses": 5, "cuts": 5, "points": 8},
+        hard={"operations": 20_000, "kills": 10, "pauses": 5, "cuts": 5, "points": 4},
     ),
     "soak": Plan(
         name="soak", seconds=3600,
