@@ -10,6 +10,7 @@ from typing import Any
 import asyncpg
 import grpc
 import pytest
+from hypothesis import HealthCheck, settings
 from taskstore.v1 import (
     budgets_pb2_grpc,
     leases_pb2_grpc,
@@ -41,6 +42,9 @@ GRANT SELECT ON clock.shift TO PUBLIC;
 CREATE OR REPLACE FUNCTION tenure.task_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS
   'SELECT clock_timestamp() + (SELECT by FROM clock.shift)';
 """
+
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from store_service.model import limits
@@ -82,7 +82,6 @@ def test_half_a_value_is_not_taken_for_one(value: Any, cut: int, added: bytes) -
 
 
 @pytest.mark.parametrize("style", ["lists", "objects", "both"])
-@settings(deadline=None)
 @given(depth=st.integers(1, 300), count=st.integers(1, 3))
 def test_depth_is_taken_up_to_64(style: str, depth: int, count: int) -> None:
     assert is_taken(nested(depth, style=style)) == (depth <= DEPTH)
@@ -95,7 +94,6 @@ def test_brackets_within_a_text_are_no_depth(brackets: str) -> None:
     assert is_taken(json.dumps([brackets, {brackets: brackets}]).encode())
 
 
-@settings(deadline=None)
 @given(digits=st.integers(1, 1_000), sign=st.sampled_from([b"", b"-"]))
 def test_numbers_are_taken_up_to_640_digits(digits: int, sign: bytes) -> None:
     assert is_taken(sign + b"7" * digits) == (digits <= DIGITS)
