@@ -29,6 +29,8 @@ USER = 65532
 LARGEST_BYTES = 180 * 2**20
 ROUTES = ROOT / "k8s" / "overlays" / "dev" / "routes.yaml"
 
+pytestmark = pytest.mark.timeout(1_800)  # the first of them builds the images
+
 
 @pytest.fixture(scope="module")
 def images() -> None:
