@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import functools
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -151,7 +150,7 @@ class Store:
         async with contextlib.AsyncExitStack() as started:
             databases, points = [], self._points
             address, is_shared = config.pooled_dsn or config.dsn, bool(config.pooled_dsn)
-            open_pool = functools.partial(open_database, address, is_shared=is_shared, points=points, traces=self._traces)
+            open_pool = partial(open_database, address, is_shared=is_shared, points=points, traces=self._traces)
             if config.cleanup:  # connections of its own, so that it takes none from calls
                 databases.append(await open_pool(size=config.cleanup_tenants_at_once, registry=CollectorRegistry()))
                 started.push_async_callback(databases[0].close)

@@ -8,18 +8,11 @@ import grpc
 
 from store_service.fault_points import FaultError, FaultPoints
 from store_service.rpc.handlers import Stream, Unary, wrap
-from store_service.rpc.rules import RULES
+from store_service.rpc.rules import WRITING
 
 STREAMS: Final = frozenset({"WatchTasks", "WatchLeases"})
-CHANGES: Final = frozenset(
-    method
-    for rules in RULES.values()
-    for method in rules
-    if not method.startswith(("Get", "Find", "List", "Load", "Explain", "Watch"))
-)
-"""The methods that change something."""
 POINTS: Final = frozenset(
-    {f"store.{method}.before_reply" for method in CHANGES} | {f"store.{method}.before_message" for method in STREAMS}
+    {f"store.{method}.before_reply" for method in WRITING} | {f"store.{method}.before_message" for method in STREAMS}
 )
 
 
@@ -37,7 +30,7 @@ class Reaching(grpc.aio.ServerInterceptor):
         """See `grpc.aio.ServerInterceptor`."""
         handler = await continuation(handler_call_details)
         method = handler_call_details.method.rpartition("/")[2]
-        if handler is None or method not in CHANGES | STREAMS:
+        if handler is None or method not in WRITING | STREAMS:
             return handler
         unary, stream = partial(self._unary, method), partial(self._stream, method)
         return wrap(handler, unary=unary, stream=stream, read=handler.request_deserializer)

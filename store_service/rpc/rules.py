@@ -115,11 +115,19 @@ PERMISSIONS: Final[Mapping[str, Permission]] = {
 }
 """What a method takes besides its role, for the tenant that it names."""
 
+WRITING: Final = frozenset(
+    method
+    for rules in RULES.values()
+    for method in rules
+    if not method.startswith(("Get", "Find", "List", "Load", "Explain", "Watch"))
+)
+"""The methods that change something."""
+
 CHANGES: Final = frozenset(
     method
     for rules in RULES.values()
     for method, roles in rules.items()
-    if Role.OPERATOR in roles and not method.startswith(("Get", "List", "Watch", "Explain", "Heartbeat"))
+    if method in WRITING and Role.OPERATOR in roles and not method.startswith("Heartbeat")
 )
 """What operators change things by."""
 

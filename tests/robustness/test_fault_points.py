@@ -29,8 +29,9 @@ from store_service.config import Config, ConfigError, read_config
 from store_service.db.fault_points import BATCHED, WRITES
 from store_service.db.fault_points import POINTS as COMMIT_POINTS
 from store_service.fault_points import EXIT_CODE
-from store_service.rpc.fault_points import CHANGES, STREAMS
 from store_service.rpc.fault_points import POINTS as REPLY_POINTS
+from store_service.rpc.fault_points import STREAMS
+from store_service.rpc.rules import WRITING
 from store_service.server import Store
 from tests.conftest import Clock, Stubs, open_stubs
 from tests.databases import EMPTY
@@ -104,7 +105,7 @@ LOST: Final = frozenset({"", "OUTCOME_UNKNOWN", "STORAGE_UNAVAILABLE"})
 """How whoever does not know is answered; the empty one is gRPC's own."""
 
 BY_METHOD: Final = (
-    {f"store.{method}.before_reply": method for method in CHANGES}
+    {f"store.{method}.before_reply": method for method in WRITING}
     | {f"store.{method}.before_message": method for method in STREAMS}
     | {
         f"store.{query}.{at}": STATEMENT_OF[query]
@@ -246,7 +247,7 @@ async def picture(database: asyncpg.Connection) -> list[Any]:
     return [await database.fetch(query) for query in (*PARTS, f"{counts} ORDER BY name")]
 
 
-@pytest.mark.parametrize("method", sorted(CHANGES | STREAMS | {"GetTask"}))
+@pytest.mark.parametrize("method", sorted(WRITING | STREAMS | {"GetTask"}))
 async def test_what_is_lost_at_a_point_and_asked_again_is_done_once(
     faulty: Stubs, database: asyncpg.Connection, armoury: Armoury, method: str
 ) -> None:
