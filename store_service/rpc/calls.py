@@ -57,13 +57,16 @@ class Calls(grpc.aio.ServerInterceptor):
                 return answer
             except Refusal as refusal:
                 outcome = refusal.reason.value
+                _let_go(refusal)
                 await context.abort_with_status(rpc_status.to_status(to_status(refusal)))
-            except Exception:  # noqa: BLE001 (logged, and told without its text)
+            except Exception as error:  # noqa: BLE001 (logged, and told without its text)
                 outcome = "INTERNAL"
                 structlog.get_logger().exception("call_failed", method=method)
+                _let_go(error)
                 await context.abort(grpc.StatusCode.INTERNAL, "an internal error; it was logged")
             finally:
                 self._tell(method, request, outcome, started)
+                del request  # see `_let_go`
 
         return call
 
@@ -77,13 +80,16 @@ class Calls(grpc.aio.ServerInterceptor):
                 outcome = "OK"
             except Refusal as refusal:
                 outcome = refusal.reason.value
+                _let_go(refusal)
                 await context.abort_with_status(rpc_status.to_status(to_status(refusal)))
-            except Exception:  # noqa: BLE001 (logged, and told without its text)
+            except Exception as error:  # noqa: BLE001 (logged, and told without its text)
                 outcome = "INTERNAL"
                 structlog.get_logger().exception("call_failed", method=method)
+                _let_go(error)
                 await context.abort(grpc.StatusCode.INTERNAL, "an internal error; it was logged")
             finally:
                 self._tell(method, request, outcome, started)
+                del request  # see `_let_go`
 
         return call
 
@@ -103,6 +109,12 @@ class Calls(grpc.aio.ServerInterceptor):
                 actor="" if isinstance(request, Unreadable) else getattr(request, "actor", getattr(request, "principal", "")),
                 **_ids(request),
             )
+
+
+def _let_go(error: Exception) -> None:
+    """Forgets where it came from. gRPC keeps what a call was aborted with, and by it what it was raised in place of: all their
+    frames know the call, and so themselves, and would keep its request until the next search for garbage."""
+    error.__traceback__ = error.__cause__ = error.__context__ = None
 
 
 class Unreadable:

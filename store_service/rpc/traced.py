@@ -54,6 +54,7 @@ class Traced(grpc.aio.ServerInterceptor):
             finally:
                 span.set_attribute("rpc.response.status_code", code)
                 traces.end(span, code if code in _FAULTS else "")
+                del request  # an aborted call's frames are kept, see `calls.py`
 
         return call
 
