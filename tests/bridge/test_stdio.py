@@ -293,6 +293,7 @@ async def test_a_host_that_does_not_read_any_more_has_left(host: Host, store: St
     host.call("held")
     await leased(store)
     host.stdout._transport.close()  # type: ignore[attr-defined]  # the reading end of the pipe
+    await host.stdout.read()  # until it is closed
     host.ask("server/discover", request_id=2)
     async with asyncio.timeout(PATIENCE_SECONDS):
         assert await host.process.wait() == 0

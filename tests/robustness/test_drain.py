@@ -118,9 +118,7 @@ async def replace(world: World, part: Part, *, twice: bool) -> None:
         process.send(signal.SIGTERM)
     assert await asyncio.to_thread(process.wait_end) == 0, f"{part.name}: {process.tail()}"
     await until(lambda: part.starts > starts and part.is_running, f"{part.name} is started again")
-    if part.admin_port:
-        assert part.process is not None
-        await asyncio.to_thread(part.process.wait_ready, part.admin_port)
+    await world.until_ready(part)
 
 
 @pytest.mark.timeout(300 * max(1, ROUNDS))

@@ -150,7 +150,8 @@ class World:
         for part in self.parts.values():
             self.start(part)
         self._supervisor = asyncio.create_task(self._supervise())
-        await self._ready()
+        for part in self.parts.values():
+            await self.until_ready(part)
         await self._configure()
 
     async def __aexit__(self, *_: object) -> None:
@@ -188,6 +189,19 @@ class World:
         if part.is_running:
             part.expected_ends += 1
             os.kill(part.pid, signal.SIGTERM)
+
+    async def until_ready(self, part: Part) -> None:
+        """Waits until it answers, which on a busy machine takes a while, and a second start."""
+        until = time.monotonic() + _READY_SECONDS
+        while part.admin_port:
+            assert part.process is not None
+            try:
+                await asyncio.to_thread(part.process.wait_ready, part.admin_port)
+                break
+            except PairError:
+                if time.monotonic() > until:
+                    raise
+                await asyncio.sleep(_LOOK_SECONDS)
 
     def pause(self, part: Part) -> None:
         """Stops it where it stands."""
@@ -256,19 +270,6 @@ class World:
                 str(self.ledger_port), str(LEASE_SECONDS), str(self._drain_seconds),
             ]  # fmt: skip
             self.parts[name] = Part(name, arguments, {})
-
-    async def _ready(self) -> None:
-        """Waits until everything answers, which on a busy machine takes a while."""
-        until = time.monotonic() + _READY_SECONDS
-        for part in self.parts.values():
-            while part.admin_port:
-                assert part.process is not None
-                try:
-                    await asyncio.to_thread(part.process.wait_ready, part.admin_port)
-                    break
-                except PairError:
-                    if time.monotonic() > until:
-                        raise
 
     async def _configure(self) -> None:
         """Tenants with room enough, one that may hold few leases, and one with a budget."""
