@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from store_service.model.limits import BATCH_ITEMS, check_range
 from store_service.model.refusals import Reason, Refusal, invalid
-from store_service.rpc.handlers import Stream, Unary, wrap
+from store_service.rpc.handlers import Interceptor, Stream, Unary, wrap
 from store_service.rpc.policy import Role
 from store_service.rpc.rules import CHANGES, RULES
 from store_service.rpc.status import to_status
@@ -25,7 +25,7 @@ Outcome = TypeVar("Outcome")
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
-class Calls(grpc.aio.ServerInterceptor):
+class Calls(Interceptor):
     """Wraps every method: a Refusal becomes a status, and each call one log line and one measurement."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -34,16 +34,8 @@ class Calls(grpc.aio.ServerInterceptor):
             "tenure_store_call_seconds", "Time of a call, waits included.", ["method"], registry=registry, buckets=_BUCKETS
         )
 
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Any:
-        """See `grpc.aio.ServerInterceptor`."""
-        handler = await continuation(handler_call_details)
-        service, _, method = handler_call_details.method.removeprefix("/").partition("/")
-        if handler is None or not service.startswith("taskstore."):
-            return handler
+    def around(self, handler: Any, service: str, method: str, details: grpc.HandlerCallDetails) -> Any:
+        """See `Interceptor`."""
         read = _reader(handler.request_deserializer)
         return wrap(handler, unary=partial(self._unary, method), stream=partial(self._stream, method), read=read)
 
@@ -55,18 +47,12 @@ class Calls(grpc.aio.ServerInterceptor):
                 answer = await inner(request, context)
                 outcome = "OK"
                 return answer
-            except Refusal as refusal:
-                outcome = refusal.reason.value
-                _let_go(refusal)
-                await context.abort_with_status(rpc_status.to_status(to_status(refusal)))
-            except Exception as error:  # noqa: BLE001 (logged, and told without its text)
-                outcome = "INTERNAL"
-                structlog.get_logger().exception("call_failed", method=method)
-                _let_go(error)
-                await context.abort(grpc.StatusCode.INTERNAL, "an internal error; it was logged")
+            except Exception as error:  # noqa: BLE001 (told without its text, and logged)
+                outcome = error.reason.value if isinstance(error, Refusal) else "INTERNAL"
+                await _abort(context, method, error)
             finally:
                 self._tell(method, request, outcome, started)
-                del request  # see `_let_go`
+                del request  # see `_abort`
 
         return call
 
@@ -78,18 +64,12 @@ class Calls(grpc.aio.ServerInterceptor):
                 async for answer in inner(request, context):
                     yield answer
                 outcome = "OK"
-            except Refusal as refusal:
-                outcome = refusal.reason.value
-                _let_go(refusal)
-                await context.abort_with_status(rpc_status.to_status(to_status(refusal)))
-            except Exception as error:  # noqa: BLE001 (logged, and told without its text)
-                outcome = "INTERNAL"
-                structlog.get_logger().exception("call_failed", method=method)
-                _let_go(error)
-                await context.abort(grpc.StatusCode.INTERNAL, "an internal error; it was logged")
+            except Exception as error:  # noqa: BLE001 (told without its text, and logged)
+                outcome = error.reason.value if isinstance(error, Refusal) else "INTERNAL"
+                await _abort(context, method, error)
             finally:
                 self._tell(method, request, outcome, started)
-                del request  # see `_let_go`
+                del request  # see `_abort`
 
         return call
 
@@ -111,10 +91,18 @@ class Calls(grpc.aio.ServerInterceptor):
             )
 
 
-def _let_go(error: Exception) -> None:
-    """Forgets where it came from. gRPC keeps what a call was aborted with, and by it what it was raised in place of: all their
-    frames know the call, and so themselves, and would keep its request until the next search for garbage."""
+async def _abort(context: grpc.aio.ServicerContext[Any, Any], method: str, error: Exception) -> None:
+    """Ends a call with a refusal's status; with nothing of another error, which is logged.
+
+    It forgets where the error came from. gRPC keeps what a call was aborted with, and by it what it was raised in place of: all
+    their frames know the call, and so themselves, and would keep its request until the next search for garbage.
+    """
+    if not isinstance(error, Refusal):
+        structlog.get_logger().error("call_failed", method=method, exc_info=error)
     error.__traceback__ = error.__cause__ = error.__context__ = None
+    if isinstance(error, Refusal):
+        await context.abort_with_status(rpc_status.to_status(to_status(error)))
+    await context.abort(grpc.StatusCode.INTERNAL, "an internal error; it was logged")
 
 
 class Unreadable:

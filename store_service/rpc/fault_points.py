@@ -1,13 +1,13 @@
 """The points before a reply: all was done, and the caller does not hear of it. See `store_service/fault_points.py`."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any, Final
 
 import grpc
 
 from store_service.fault_points import FaultError, FaultPoints
-from store_service.rpc.handlers import Stream, Unary, wrap
+from store_service.rpc.handlers import Interceptor, Stream, Unary, wrap
 from store_service.rpc.rules import WRITING
 
 STREAMS: Final = frozenset({"WatchTasks", "WatchLeases"})
@@ -16,24 +16,17 @@ POINTS: Final = frozenset(
 )
 
 
-class Reaching(grpc.aio.ServerInterceptor):
+class Reaching(Interceptor):
     """Reaches a point before each reply. The caller of one that fails there sees its connection break."""
 
     def __init__(self, points: FaultPoints) -> None:
         self._points = points
 
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Any:
-        """See `grpc.aio.ServerInterceptor`."""
-        handler = await continuation(handler_call_details)
-        method = handler_call_details.method.rpartition("/")[2]
-        if handler is None or method not in WRITING | STREAMS:
+    def around(self, handler: Any, service: str, method: str, details: grpc.HandlerCallDetails) -> Any:
+        """See `Interceptor`."""
+        if method not in WRITING | STREAMS:
             return handler
-        unary, stream = partial(self._unary, method), partial(self._stream, method)
-        return wrap(handler, unary=unary, stream=stream, read=handler.request_deserializer)
+        return wrap(handler, unary=partial(self._unary, method), stream=partial(self._stream, method))
 
     def _unary(self, method: str, inner: Unary) -> Unary:
         async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:

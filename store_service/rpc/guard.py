@@ -1,7 +1,7 @@
 """Who calls, and what it may touch: asked before anything of a call is read."""
 
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, lru_cache, partial
 from typing import Any, Final, Protocol
@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 from store_service.model.refusals import Reason, Refusal
 from store_service.operations.audit import Audit
 from store_service.rpc.audited import audited, tenant_of
-from store_service.rpc.handlers import Stream, Unary, wrap
+from store_service.rpc.handlers import Interceptor, Stream, Unary, wrap
 from store_service.rpc.policy import Caller, Permission, Role
 from store_service.rpc.rules import CHANGES, PERMISSIONS, RULES
 
@@ -61,7 +61,7 @@ def names_in(certificate: bytes) -> frozenset[str]:
     return frozenset((*uris, *hosts))
 
 
-class Guard(grpc.aio.ServerInterceptor):
+class Guard(Interceptor):
     """Admits calls: known callers, by their role, to their tenants, workflows and leases, and not too many at once."""
 
     def __init__(self, authentication: Authentication, is_policy_read: Callable[[], bool], audit: Audit) -> None:
@@ -70,20 +70,11 @@ class Guard(grpc.aio.ServerInterceptor):
         self._audit = audit
         self._under_way: Counter[str] = Counter()
 
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Any:
-        """See `grpc.aio.ServerInterceptor`."""
-        handler = await continuation(handler_call_details)
-        service, _, method = handler_call_details.method.removeprefix("/taskstore.v1.").partition("/")
-        if handler is None or service not in RULES:
-            return handler
+    def around(self, handler: Any, service: str, method: str, details: grpc.HandlerCallDetails) -> Any:
+        """See `Interceptor`."""
         roles = RULES[service][method]
-        read = handler.request_deserializer
         unary = partial(self._unary, method, roles, PERMISSIONS.get(method))
-        return wrap(handler, unary=unary, stream=partial(self._stream, roles), read=read)
+        return wrap(handler, unary=unary, stream=partial(self._stream, roles))
 
     def _unary(self, method: str, roles: frozenset[Role], permission: Permission | None, inner: Unary) -> Unary:
         async def call(request: Any, context: Context) -> Any:

@@ -1,12 +1,11 @@
 """A span for each call that comes with a trace context; whatever the store does for it is within."""
 
-from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
-from store_service.rpc.handlers import Stream, Unary, wrap
+from store_service.rpc.handlers import Interceptor, Stream, Unary, wrap
 
 if TYPE_CHECKING:
     from store_service.telemetry.traces import Traces
@@ -16,28 +15,19 @@ _FAULTS: Final = frozenset(("UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "IN
 """The codes that say that the server failed, and not that it refused. Source: OpenTelemetry's conventions for gRPC."""
 
 
-class Traced(grpc.aio.ServerInterceptor):
+class Traced(Interceptor):
     """Wraps every method that answers once. Streams last for as long as their callers do, and have none."""
 
     def __init__(self, traces: "Traces") -> None:
         self._traces = traces
 
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Any:
-        """See `grpc.aio.ServerInterceptor`."""
-        handler = await continuation(handler_call_details)
-        method = handler_call_details.method.removeprefix("/")
-        carrier = {
-            key: value
-            for key, value in handler_call_details.invocation_metadata or ()
-            if key in _NAMES and isinstance(value, str)
-        }
-        if handler is None or not method.startswith("taskstore.") or not self._traces.names_span(carrier):
+    def around(self, handler: Any, service: str, method: str, details: grpc.HandlerCallDetails) -> Any:
+        """See `Interceptor`."""
+        carrier = {key: value for key, value in details.invocation_metadata or () if key in _NAMES and isinstance(value, str)}
+        if not self._traces.names_span(carrier):
             return handler
-        return wrap(handler, unary=partial(self._unary, method, carrier), stream=_unchanged, read=handler.request_deserializer)
+        unary = partial(self._unary, details.method.removeprefix("/"), carrier)
+        return wrap(handler, unary=unary, stream=_unchanged)
 
     def _unary(self, method: str, carrier: dict[str, str], inner: Unary) -> Unary:
         async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
