@@ -14,12 +14,11 @@ from store_service.archive.documents import Contents, Record
 from store_service.archive.exports import export_batch, last_receipt
 from store_service.archive.opening import open_destination
 from store_service.config import read_archive
-from store_service.operator.connection import Connection
+from store_service.operator.connection import PAGE, Connection
 from store_service.operator.display import Display, shown
 
 EXPORTED: Final = ("tenant_id", "batches", "through_cursor", "receipt")
 FAULTS: Final = ("first", "last", "fault")
-_PAGE: Final = 1_000
 
 
 def add_actions(actions: Any, usual: Mapping[str, Any]) -> None:
@@ -67,7 +66,7 @@ class Tombstones:
     async def list_records(self, tenant_id: str, *, after_cursor: int) -> Sequence[Record]:
         """See `Source`."""
         request = retention_pb2.ListTombstonesRequest(
-            tenant_id=tenant_id, after_cursor=after_cursor, page_size=_PAGE, with_history=True
+            tenant_id=tenant_id, after_cursor=after_cursor, page_size=PAGE, with_history=True
         )
         return [
             record_of(each)

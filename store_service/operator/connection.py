@@ -1,8 +1,10 @@
 """How an operator is connected to the store."""
 
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from taskstore.v1 import retention_pb2_grpc
 
@@ -12,8 +14,11 @@ from store_service.client.tls import Tls
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
+Item = TypeVar("Item")
 
 CALL_SECONDS: Final = 30.0
+PAGE: Final = 1_000
+"""How many items of a list are asked for at once."""
 
 
 class Connection:
@@ -29,6 +34,27 @@ class Connection:
     async def ask(self, method: Method[Request, Response], request: Request) -> Response:
         """The answer to a call. Raises StoreError."""
         return await call(method, request, timeout_seconds=CALL_SECONDS)
+
+    async def each(
+        self,
+        method: Method[Any, Response],
+        request: Any,
+        items: Callable[[Response], Sequence[Item]],
+        *,
+        by: str,
+        limit: int = sys.maxsize,
+    ) -> AsyncIterator[Item]:
+        """Every item of a list, page after page, at most `limit`. `by` is what the list is in the order of: a page begins after
+        the last one's. Raises StoreError."""
+        while limit > 0:
+            request.page_size = min(limit, PAGE)
+            page = items(await self.ask(method, request))
+            for item in page:
+                yield item
+            if len(page) < request.page_size:
+                return
+            limit -= len(page)
+            setattr(request, f"after_{by}", getattr(page[-1], by))
 
     async def __aenter__(self) -> Self:
         return self

@@ -10,7 +10,6 @@ from store_service.operator.connection import Connection
 from store_service.operator.display import Display, shown
 
 COLUMNS: Final = ("number", "task_id", "generation", "placed_by", "placed_at", "released_by", "reason")
-_PAGE: Final = 1_000
 
 
 def add_actions(actions: Any, usual: Mapping[str, Any]) -> None:
@@ -48,14 +47,7 @@ async def release_hold(connection: Connection, options: argparse.Namespace, disp
 
 async def list_holds(connection: Connection, options: argparse.Namespace, display: Display) -> int:
     """A row for each."""
-    after = 0
-    while True:
-        request = retention_pb2.ListHoldsRequest(
-            tenant_id=options.tenant, task_id=options.task, active=options.active, after_number=after, page_size=_PAGE
-        )
-        page = (await connection.ask(connection.governance.ListHolds, request)).holds
-        for each in page:
-            display.row(shown(each), COLUMNS)
-        if len(page) < _PAGE:
-            return 0
-        after = page[-1].number
+    request = retention_pb2.ListHoldsRequest(tenant_id=options.tenant, task_id=options.task, active=options.active)
+    async for hold in connection.each(connection.governance.ListHolds, request, lambda page: page.holds, by="number"):
+        display.row(shown(hold), COLUMNS)
+    return 0

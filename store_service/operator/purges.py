@@ -12,7 +12,6 @@ from store_service.operator.display import Display, shown
 from store_service.operator.leases import cleanup_lease
 
 COLUMNS: Final = ("number", "state", "tombstones", "first_cursor", "last_cursor", "prepared_by", "deadline_at", "decided_by")
-_PAGE: Final = 1_000
 _DAY_MS: Final = 86_400_000
 _HOUR_MS: Final = 3_600_000
 _WAITING: Final = (retention_pb2.PURGE_STATE_PENDING, retention_pb2.PURGE_STATE_CLAIMED)
@@ -67,17 +66,10 @@ async def show_inbox(connection: Connection, options: argparse.Namespace, displa
         if taken.HasField("purge"):
             display.whole({**shown(taken.purge), "claim_token": taken.claim_token})
         return 0
-    after = 0
-    while True:
-        request = retention_pb2.ListPurgesRequest(
-            tenant_id=options.tenant, states=() if options.all else _WAITING, after_number=after, page_size=_PAGE
-        )
-        page = (await connection.ask(connection.governance.ListPurges, request)).purges
-        for each in page:
-            display.row(shown(each), COLUMNS)
-        if len(page) < _PAGE:
-            return 0
-        after = page[-1].number
+    request = retention_pb2.ListPurgesRequest(tenant_id=options.tenant, states=() if options.all else _WAITING)
+    async for purge in connection.each(connection.governance.ListPurges, request, lambda page: page.purges, by="number"):
+        display.row(shown(purge), COLUMNS)
+    return 0
 
 
 async def approve_purge(connection: Connection, options: argparse.Namespace, display: Display) -> int:

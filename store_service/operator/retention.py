@@ -6,13 +6,12 @@ from typing import Any, Final
 
 from taskstore.v1 import retention_pb2
 
-from store_service.operator.connection import Connection
+from store_service.operator.connection import PAGE, Connection
 from store_service.operator.display import Display, shown
 from store_service.operator.leases import Busy, cleanup_lease, heartbeat
 
 STATUS: Final = ("tenant_id", "due_since", "last_cursor", "exported_cursor", "holds", "purges_waiting", "cleanup_owner_id")
 REMOVED: Final = ("tenant_id", "removed", "note")
-_PAGE: Final = 1_000
 _BATCH: Final = 100
 
 
@@ -72,7 +71,7 @@ async def _tenants(connection: Connection, tenant_ids: Sequence[str]) -> AsyncIt
     """Of these tenants, or of all, those that have tasks to remove."""
     after = ""
     while True:
-        request = retention_pb2.ListCleanupTenantsRequest(tenant_ids=tenant_ids, after_tenant_id=after, page_size=_PAGE)
+        request = retention_pb2.ListCleanupTenantsRequest(tenant_ids=tenant_ids, after_tenant_id=after, page_size=PAGE)
         page = await connection.ask(connection.retention.ListCleanupTenants, request)
         for item in page.items:
             yield item.tenant_id

@@ -12,7 +12,6 @@ from store_service.operator.connection import Connection
 from store_service.operator.display import Display, shown
 
 COLUMNS: Final = ("cursor", "task_id", "tool", "state", "ended_at", "removed_at", "removed_by")
-_PAGE: Final = 1_000
 
 
 def add_actions(actions: Any, usual: Mapping[str, Any]) -> None:
@@ -34,16 +33,11 @@ def add_actions(actions: Any, usual: Mapping[str, Any]) -> None:
 
 async def list_tombstones(connection: Connection, options: argparse.Namespace, display: Display) -> int:
     """A row for each."""
-    after, left = options.after, options.limit
-    while left > 0:
-        size = min(left, _PAGE)
-        request = retention_pb2.ListTombstonesRequest(tenant_id=options.tenant, after_cursor=after, page_size=size)
-        page = (await connection.ask(connection.retention.ListTombstones, request)).tombstones
-        for each in page:
-            display.row(_without_history(each), COLUMNS)
-        if len(page) < size:
-            break
-        after, left = page[-1].cursor, left - size
+    request = retention_pb2.ListTombstonesRequest(tenant_id=options.tenant, after_cursor=options.after)
+    async for stone in connection.each(
+        connection.retention.ListTombstones, request, lambda page: page.tombstones, by="cursor", limit=options.limit
+    ):
+        display.row(_without_history(stone), COLUMNS)
     return 0
 
 

@@ -5,6 +5,10 @@ import io
 from pathlib import Path
 from typing import Final
 
+import pytest
+from taskstore.v1 import retention_pb2
+
+from store_service.operator.connection import Connection
 from store_service.operator.display import Display
 from tests.conftest import Clock, Stubs
 from tests.operator.conftest import Operator
@@ -43,6 +47,19 @@ async def test_what_is_over_is_shown_removed_listed_and_told_with_its_history(
     assert hashlib.sha256(row["history"].encode()).hexdigest() == row["history_digest"]
     assert await operator.does("tombstones", "show", *TENANT, "00000000-0000-4000-8000-000000000000") == 5
     assert "TOMBSTONE_NOT_FOUND" in operator.trouble
+
+
+@pytest.mark.parametrize(("limits", "cursors"), [({}, [2, 3, 4, 5]), ({"limit": 3}, [2, 3, 4]), ({"limit": 0}, [])])
+async def test_a_list_is_read_page_after_page_up_to_its_limit(
+    store: Stubs, clock: Clock, operator: Operator, monkeypatch: pytest.MonkeyPatch, limits: dict[str, int], cursors: list[int]
+) -> None:
+    await removed(store, clock, operator, tasks=5)
+    monkeypatch.setattr("store_service.operator.connection.PAGE", 2)
+    request = retention_pb2.ListTombstonesRequest(tenant_id="acme", after_cursor=1)
+    async with Connection(store.address, None, "ann") as connection:
+        asked = connection.retention.ListTombstones
+        stones = connection.each(asked, request, lambda page: page.tombstones, by="cursor", **limits)
+        assert [stone.cursor async for stone in stones] == cursors
 
 
 async def test_the_archive_proves_what_was_removed_and_tells_what_was_taken_from_it(
