@@ -92,7 +92,7 @@ class Tasks:
 
     async def get_tasks(self, items: Sequence[TaskRead]) -> list[Task | Refusal]:
         """`get_task` for each, within 4 MiB of payloads."""
-        return await self._get_batch(items)
+        return await self._get.run(items)
 
     async def list_tasks(
         self, wanted: TaskFilter, *, after: tuple[datetime, str] | None, limit: int

@@ -260,6 +260,14 @@ async def test_a_frozen_tenant_is_refused_and_nothing_of_it_changes_and_others_d
     items = (await store.tasks.CreateTasks(both)).items
     assert [item.WhichOneof("outcome") for item in items] == ["refused", "created", "refused"]
     assert refusal_in(items[0].refused).reason == "TENANT_MOVED"
+    reads = [
+        tasks_pb2.GetTaskRequest(tenant_id=tenant_id, task_id=task_id)
+        for tenant_id, task_id in ((TENANT, due.task_id), ("globex", other.task_id), (TENANT, other.task_id))
+    ]
+    read = (await store.tasks.GetTasks(tasks_pb2.GetTasksRequest(items=reads))).items
+    assert [refusal_in(item.refused).reason if item.HasField("refused") else item.task.task_id for item in read] == [
+        "TENANT_MOVED", other.task_id, "TENANT_MOVED"
+    ]  # fmt: skip
     watched = [
         tasks_pb2.WatchedTask(tenant_id=tenant_id, task_id=task_id, number=number)
         for number, (tenant_id, task_id) in enumerate([(TENANT, due.task_id), ("globex", other.task_id)], start=1)
