@@ -392,6 +392,15 @@ async def test_a_database_from_before_the_move_gives_the_tenant_up(databases: Da
     await databases.give_back(there)
 
 
+async def test_nothing_is_leased_of_a_tenant_that_a_database_from_before_the_move_gives_up(
+    dsn: str, store: Stubs, there: Cell
+) -> None:
+    await create(store)
+    async with open_move(dsn, there.dsn, TENANT) as (source, target):
+        assert await source.leave(target.identity, 7)
+    assert list((await store.leases.LeaseTasks(claim())).tasks) == []
+
+
 async def test_what_cannot_be_moved_is_said_and_changes_nothing(
     dsn: str, store: Stubs, there: Cell, databases: Databases, database: asyncpg.Connection
 ) -> None:

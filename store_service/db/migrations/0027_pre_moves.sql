@@ -126,10 +126,10 @@ BEGIN
   INSERT INTO move AS m (tenant_id, state, other, epoch, changed_at) VALUES (p_tenant, 'LEFT', p_other, p_epoch, task_now())
     ON CONFLICT (tenant_id) DO UPDATE SET state = 'LEFT', other = p_other, epoch = p_epoch, changed_at = task_now()
     WHERE m.epoch < p_epoch OR (m.epoch = p_epoch AND m.state IN ('DRAINING', 'FROZEN', 'LEFT'));
-  IF FOUND THEN
-    PERFORM end_leases(p_tenant);
-  END IF;
-  RETURN FOUND;
+  IF NOT FOUND THEN RETURN false; END IF;
+  UPDATE lane SET paused = true, open = false WHERE tenant_id = p_tenant AND NOT paused;    -- where it is older
+  PERFORM end_leases(p_tenant);
+  RETURN true;
 END $$;
 
 -- The tenant lives here from now on.
