@@ -15,6 +15,7 @@ import structlog
 from prometheus_client import CollectorRegistry, Histogram
 
 from store_service.db.fault_points import reaching_batch
+from store_service.db.leaving import to_its_end
 from store_service.db.pool import Locked, Moved
 from store_service.db.traces import Traces
 from store_service.fault_points import FaultPoints
@@ -108,7 +109,10 @@ class Batcher(Generic[Item, Outcome]):
             del answer  # a refusal knows this frame by its traceback: it would know itself, and keep the item
 
     async def run(self, items: Sequence[Item]) -> list[Outcome | Refusal]:
-        """Runs a caller's own batch: an outcome for each item, in their order."""
+        """Runs a caller's own batch: an outcome for each item, in their order. All of it is run although its caller leaves."""
+        return await to_its_end(self._run_waves(items))
+
+    async def _run_waves(self, items: Sequence[Item]) -> list[Outcome | Refusal]:
         outcomes: dict[int, Outcome | Refusal] = {}
         left = list(range(len(items)))
         while left:

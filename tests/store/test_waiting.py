@@ -27,6 +27,7 @@ from tests.store.builders import (
     fail,
     get,
     holding,
+    new_task,
     question,
     refusal_of,
     release,
@@ -287,7 +288,19 @@ async def _redrive(store: Stubs) -> Begin:
     return partial(store.tenants.RedriveTasks, tenants_pb2.RedriveTasksRequest(tenant_id=TENANT, request_id="r", actor="ann"))
 
 
-@pytest.mark.parametrize("prepare", [_answer, _publish, _fork, _widen, _resume, _redrive])
+async def _create_several(store: Stubs) -> Begin:
+    await set_policy(store)
+    return partial(store.tasks.CreateTasks, tasks_pb2.CreateTasksRequest(items=[new_task()]))
+
+
+async def _complete_several(store: Stubs) -> Begin:
+    await set_policy(store, leased=1)
+    held = (await create_and_lease(store)).lease
+    await create(store)
+    return partial(store.leases.CompleteTasks, leases_pb2.CompleteTasksRequest(items=[complete(held)]))
+
+
+@pytest.mark.parametrize("prepare", [_answer, _publish, _fork, _widen, _resume, _redrive, _create_several, _complete_several])
 async def test_who_asked_may_leave_and_those_who_wait_are_woken_all_the_same(
     store: Stubs, database: asyncpg.Connection, dsn: str, prepare: Callable[[Stubs], Awaitable[Begin]]
 ) -> None:
