@@ -1,5 +1,7 @@
 """Refusals: the closed set of reasons why the store says no."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 
 
@@ -116,6 +118,15 @@ class Refusal(Exception):  # noqa: N818 (a refusal is an answer, not an error of
     def retry_after_ms(self) -> int | None:
         """How long to wait before the same call may do better; None where waiting does not help."""
         return _RETRY_AFTER_MS.get(self.reason)
+
+
+@contextmanager
+def reading_back() -> Iterator[None]:
+    """Within it, what a write is answered with is read: a read that is refused does not say that nothing was applied."""
+    try:
+        yield
+    except Refusal:
+        raise Refusal(Reason.OUTCOME_UNKNOWN) from None
 
 
 def invalid(field: str, rule: str) -> Refusal:

@@ -4,7 +4,7 @@ import hashlib
 
 from store_service.db.budgets import BudgetRows
 from store_service.model.budgets import Budget, BudgetAmounts, BudgetFact, BudgetPolicy, Reserve, Reserved, Settle, Settled
-from store_service.model.refusals import Reason, Refusal, invalid
+from store_service.model.refusals import Reason, Refusal, invalid, reading_back
 
 
 class Budgets:
@@ -17,7 +17,8 @@ class Budgets:
     async def set_budget_policy(self, tenant_id: str, policy: BudgetPolicy) -> Budget:
         """Sets a tenant's budget and starts a new window; never while anything is reserved."""
         await self._change_policy(tenant_id, policy)
-        return await self.get_budget(tenant_id)
+        with reading_back():
+            return await self.get_budget(tenant_id)
 
     async def remove_budget_policy(self, tenant_id: str) -> None:
         """Takes a tenant's budget away; never while anything is reserved."""

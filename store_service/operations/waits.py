@@ -9,7 +9,7 @@ from store_service.db.batch import Batcher, BatchMetrics
 from store_service.db.waits import WaitRows
 from store_service.db.wakeups import Wakeups, tells
 from store_service.model.leases import Suspend
-from store_service.model.refusals import Reason, Refusal
+from store_service.model.refusals import Reason, Refusal, reading_back
 from store_service.model.tasks import Answers, Created, Fork, NewSignal, TaskRead, TaskRef, TaskView
 from store_service.model.waits import Published, SignalFacts, SignalFilter, SignalState
 from store_service.operations.tasks import Tasks
@@ -83,7 +83,9 @@ class Waits:
         match row["outcome"]:
             case "CREATED" | "REPLAYED" as outcome:
                 self._wakeups.wake_lanes(row["opened"])
-                task = await self._tasks.get_task(TaskRead(TaskRef(fork.source.tenant_id, str(row["task_id"])), TaskView.BASIC))
+                ref = TaskRef(fork.source.tenant_id, str(row["task_id"]))
+                with reading_back():
+                    task = await self._tasks.get_task(TaskRead(ref, TaskView.BASIC))
                 return Created(task, replayed=outcome == "REPLAYED")
             case "NOT_FOUND":
                 raise Refusal(Reason.TASK_NOT_FOUND)

@@ -1,11 +1,11 @@
 """What callers are told when the database fails them, and that the store is whole again afterwards."""
 
 import asyncio
-import functools
 import random
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from typing import Any
 
 import asyncpg
@@ -32,6 +32,7 @@ from tests.store.builders import (
     heartbeat,
     holding,
     refusal_of,
+    set_policy,
     until,
 )
 
@@ -148,7 +149,7 @@ async def test_a_statement_that_takes_too_long_was_not_applied(
 async def test_a_pool_in_use_refuses_soon_and_is_whole_afterwards(
     open_store: OpenStore, dsn: str, database: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    short = functools.partial(pool.open_database, acquire_seconds=0.3)
+    short = partial(pool.open_database, acquire_seconds=0.3)
     monkeypatch.setattr("store_service.server.open_database", short)
     async with open_store(pool_size=2) as store:
         task = await create(store)
@@ -163,6 +164,30 @@ async def test_a_pool_in_use_refuses_soon_and_is_whole_afterwards(
         await asyncio.gather(*hogs)
         await works(store)
         assert await database.fetchval(f"SELECT count(*) {OURS}") <= 2
+
+
+async def _set_policy(store: Stubs) -> Any:
+    await create(store)
+    return partial(set_policy, store, leased=7)
+
+
+async def _fork(store: Stubs) -> Any:
+    request = tasks_pb2.ForkTaskRequest(tenant_id=TENANT, request_id="f", source_task_id=(await create(store)).task_id)
+    return partial(store.tasks.ForkTask, request)
+
+
+@pytest.mark.parametrize(("prepare", "read"), [(_set_policy, "pause"), (_fork, "outcome")])
+async def test_a_write_whose_answer_cannot_be_read_is_not_told_to_be_not_applied(
+    store: Stubs, dsn: str, database: asyncpg.Connection, prepare: Callable[[Stubs], Any], read: str
+) -> None:
+    begin = await prepare(store)
+    async with holding(dsn, f"LOCK TABLE tenure.{read} IN ACCESS EXCLUSIVE MODE"):
+        call = asyncio.ensure_future(begin())
+        await cut_waiting(database)
+        refused = await refusal_of(call)
+    assert (refused.code, refused.reason) == (grpc.StatusCode.UNKNOWN, "OUTCOME_UNKNOWN")
+    again = await begin()
+    assert again.replayed if read == "outcome" else again.policy.max_leased == 7
 
 
 @pytest.mark.row("G7")
