@@ -47,8 +47,8 @@ class LeaseRows:
     async def _claim_tasks(self, claim: Claim, *, wait: bool) -> list[LeasedTask]:
         rows = await self._database.write(
             self._queries["claim_tasks"],
-            claim.request_id,
             claim.worker_id,
+            claim.request_id,
             [one.workflow for one in claim.workflows],
             [one.version for one in claim.workflows],
             list(claim.tenant_ids) or None,

@@ -1,13 +1,13 @@
 -- What workers do with leases. In every query the tenant comes first, but in claims, which look for one.
 
 -- name: claim_tasks
--- $1 request, $2 worker, $3 workflows, $4 versions, $5 tenants or null, $6 lease ms of each workflow, $7 limit, $8 most of
+-- $1 worker, $2 request, $3 workflows, $4 versions, $5 tenants or null, $6 lease ms of each workflow, $7 limit, $8 most of
 -- one tenant in a visit, $9 whether to wait for the first tenant, $10 most bytes of contracts and inputs
 SELECT tenant_id, task_id, token, epoch, expires_at, attempts, crashes, retries, checkpoints, cancel_requested, deadline_at, tool,
        workflow, version, issuer, subject, client_capabilities, output_schema, ttl_ms, poll_interval_ms, execution_deadline_ms,
        trace_parent, trace_state, baggage, media_type, input, created_at, wake, wake_step, signal_id, signal_name,
        signal_media_type, signal_data, input_keys, input_responses, early_answers, fits, lease_ms
-FROM tenure.claim_tasks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+FROM tenure.claim_tasks($2, $1, $3, $4, $5, $6, $7, $8, $9, $10)
 
 -- name: heartbeat_tasks
 -- $1 tenant, $2 task, $3 worker, $4 token, $5 epoch, $6 lease ms or 0: arrays

@@ -82,7 +82,7 @@ class Moved(Refusal):
 
 class Database:
     """A pool of connections. Every statement is a transaction of its own. Writes of one tenant alone, who may all wait for the
-    same row, take half of the connections at most.
+    same row, take half of the connections at most, and so do claims of one worker, which wait for each other.
 
     Failures come out as `Refusal`s: STORAGE_UNAVAILABLE where nothing was applied, OUTCOME_UNKNOWN where a write was under
     way when the connection went. Serialization failures and deadlocks are tried again up to five times. A caller that is

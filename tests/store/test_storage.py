@@ -166,6 +166,17 @@ async def test_a_pool_in_use_refuses_soon_and_is_whole_afterwards(
         assert await database.fetchval(f"SELECT count(*) {OURS}") <= 2
 
 
+async def test_claims_of_one_worker_leave_connections_to_others(
+    open_store: OpenStore, dsn: str, database: asyncpg.Connection
+) -> None:
+    async with open_store(pool_size=4) as store:
+        async with holding(dsn, "SELECT pg_advisory_xact_lock(1, hashtext('w1'))"):  # as a claim of the same worker does
+            claims = [asyncio.ensure_future(store.leases.LeaseTasks(claim())) for _ in range(8)]
+            await blocked(database, count=2)
+            await create(store)
+        await asyncio.gather(*claims)
+
+
 async def _set_policy(store: Stubs) -> Any:
     await create(store)
     return partial(set_policy, store, leased=7)
