@@ -39,7 +39,7 @@ class Tasks:
             self._create_batch,
             tenant=lambda item: item.tenant_id,
             key=lambda item: (item.tenant_id, item.request_id),
-            size=lambda item: len(item.input.data) + len(item.contract.client_capabilities) + len(item.contract.output_schema),
+            size=_size_of,
             metrics=metrics,
         )
         self._get = Batcher[TaskRead, Task](
@@ -179,6 +179,12 @@ class Tasks:
     async def _attach_batch(self, items: Sequence[tuple[TaskRef, int]]) -> list[Refusal | None]:
         rows = await self._rows.attach_tasks(items)
         return [None if row["outcome"] == "OK" else Refusal(Reason.TASK_NOT_FOUND) for row in rows]
+
+
+def _size_of(item: NewTask) -> int:
+    contract = item.contract
+    parts = (item.input.data, contract.client_capabilities, contract.output_schema, contract.baggage)
+    return sum(map(len, parts)) + sum(len(answer.response) for answer in item.early_answers)
 
 
 def _digest(item: NewTask) -> bytes:

@@ -4,6 +4,7 @@ import asyncio
 import time
 from typing import Any
 
+import aiohttp
 import asyncpg
 import grpc
 import pytest
@@ -12,8 +13,10 @@ from taskstore.v1 import leases_pb2, tasks_pb2, types_pb2
 from store_service.model.limits import MIB
 from tests.conftest import Stubs
 from tests.store.builders import (
+    LOCK_TENANT,
     TENANT,
     assert_invalid,
+    blocked,
     cancel,
     checkpoint,
     claim,
@@ -22,6 +25,7 @@ from tests.store.builders import (
     fail,
     get,
     heartbeat,
+    holding,
     new_task,
     refusal_in,
     retry_policy,
@@ -215,6 +219,23 @@ async def test_single_calls_at_once_each_get_their_own_answer(store: Stubs, coun
     odd = [complete(one) if number % 3 else complete(one, b"{") for number, one in enumerate(held)]
     answers = await asyncio.gather(*(store.leases.CompleteTask(one) for one in odd), return_exceptions=True)
     assert [isinstance(answer, grpc.aio.AioRpcError) for answer in answers] == [not number % 3 for number in range(count)]
+
+
+async def test_early_answers_count_towards_a_full_statement(store: Stubs, dsn: str, database: asyncpg.Connection) -> None:
+    await create(store)
+    items = [new_task() for _ in range(6)]
+    for item in items:
+        for number in range(9):
+            item.early_answers.add(key=f"{number}", response=types_pb2.Payload(data=b'"' + b"x" * 250 * 1024 + b'"'))
+    async with holding(dsn, LOCK_TENANT, TENANT):
+        calls = [asyncio.ensure_future(store.tasks.CreateTask(item)) for item in items]
+        await blocked(database)
+        for _ in range(3):  # all of them wait when what was said later is answered
+            await store.leases.LeaseTasks(claim(workflow="nobody's"))
+    await asyncio.gather(*calls)
+    async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{store.admin_port}/metrics") as answer:
+        text = await answer.text()
+    assert f'tenure_store_batch_items_bucket{{le="1.0",operation="create_tasks"}} {1 + len(items)}.0' in text
 
 
 async def test_a_batch_over_many_tenants_costs_each_of_them_the_same(database: asyncpg.Connection) -> None:
