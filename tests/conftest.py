@@ -5,7 +5,8 @@ import contextlib
 import signal
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 import asyncpg
 import grpc
@@ -21,6 +22,7 @@ from taskstore.v1 import (
     types_pb2,
 )
 
+from mcp_bridge.app import Bridge
 from mcp_bridge.config import Config as BridgeConfig
 from store_service.client import TaskStore, Worker
 from store_service.config import Config
@@ -32,6 +34,8 @@ from store_service.server import Store
 from tests.databases import Databases, database_at
 from tests.pair import free_ports
 from tests.pgbouncer import PgBouncer
+
+Server = TypeVar("Server", Store, Bridge)
 
 MOVABLE_CLOCK = """
 CREATE SCHEMA clock;
@@ -167,11 +171,38 @@ class Stubs:
 @pytest.fixture
 async def store(dsn: str) -> AsyncIterator[Stubs]:
     """A store that serves the test's database, and its API."""
-    running = Store(Config(dsn=dsn, port=0, admin_port=0, allow_test_clock=True, drain_seconds=2, cancel_grace_seconds=30))
-    await running.start()
-    async with open_stubs(running) as stubs:
+    async with serving(dsn, cancel_grace_seconds=30) as stubs:
         yield stubs
-    await running.stop()
+
+
+@contextlib.asynccontextmanager
+async def serving(dsn: str, **settings: Any) -> AsyncIterator[Stubs]:
+    """A store with these settings that serves a database, and its API."""
+    async with started(store_on(dsn, **settings)) as running, open_stubs(running) as stubs:
+        yield stubs
+
+
+def store_on(dsn: str, **settings: Any) -> Store:
+    """A store for a database, on ports that are free."""
+    usual: dict[str, Any] = {"port": 0, "admin_port": 0, "allow_test_clock": True, "drain_seconds": 2}
+    return Store(Config(dsn=dsn, **usual | settings))
+
+
+def bridge_on(routes: Path, *, fake: Any = None, **settings: Any) -> Bridge:
+    """A bridge with a route file, on ports that are free; over the store that is named, or one in memory."""
+    usual: dict[str, Any] = {"port": 0, "admin_port": 0, "drain_seconds": 0}
+    config = BridgeConfig(routes=str(routes), **usual | settings)
+    return Bridge(config) if fake is None else Bridge(config, connect=lambda _: fake)
+
+
+@contextlib.asynccontextmanager
+async def started(server: Server) -> AsyncIterator[Server]:
+    """A store or a bridge that runs until the end."""
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop()
 
 
 @contextlib.asynccontextmanager

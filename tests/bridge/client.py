@@ -2,11 +2,15 @@
 
 import io
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
 from yarl import URL
+
+from mcp_bridge.app import Bridge
 
 VERSION = "2026-07-28"
 TASKS: dict[str, Any] = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
@@ -118,3 +122,10 @@ class Client:
         others.setdefault("capabilities", TASKS)
         params = {"taskId": task_id, **({"inputResponses": {}} if action == "update" else {})}
         return await self.ask(f"tasks/{action}", params, **others)
+
+
+@asynccontextmanager
+async def client_of(bridge: Bridge) -> AsyncIterator[Client]:
+    """A client of a bridge that listens."""
+    async with aiohttp.ClientSession() as session:
+        yield Client(session, bridge.port)

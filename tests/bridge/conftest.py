@@ -3,13 +3,12 @@
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import aiohttp
 import pytest
 
 from mcp_bridge.app import Bridge
-from mcp_bridge.config import Config
-from tests.bridge.client import Client
+from tests.bridge.client import Client, client_of
 from tests.bridge.fake_store import FakeTaskStore
+from tests.conftest import bridge_on, started
 
 ROUTES = """
 version: 1
@@ -71,14 +70,12 @@ def fake() -> FakeTaskStore:
 @pytest.fixture
 async def bridge(routes: Path, fake: FakeTaskStore) -> AsyncIterator[Bridge]:
     """A bridge that listens."""
-    running = Bridge(Config(routes=str(routes), port=0, admin_port=0, drain_seconds=0), connect=lambda _: fake)
-    await running.start()
-    yield running
-    await running.stop()
+    async with started(bridge_on(routes, fake=fake)) as running:
+        yield running
 
 
 @pytest.fixture
 async def client(bridge: Bridge) -> AsyncIterator[Client]:
     """A client of the bridge."""
-    async with aiohttp.ClientSession() as session:
-        yield Client(session, bridge.port)
+    async with client_of(bridge) as client:
+        yield client

@@ -15,9 +15,10 @@ from mcp_bridge import cells
 from mcp_bridge.app import Bridge
 from mcp_bridge.config import Config
 from store_service.client import StoreError
-from tests.bridge.client import Answer, Client
+from tests.bridge.client import Answer, Client, client_of
 from tests.bridge.fake_store import FakeTaskStore
 from tests.bridge.test_reload import put, until
+from tests.conftest import started
 from tests.security.authority import PUBLIC_URL, Authority
 from tests.security.conftest import STATE_KEY
 
@@ -105,14 +106,11 @@ async def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
         admin_port=0,
         drain_seconds=0,
     )
-    bridge = Bridge(config, connect=stores.__getitem__)
-    await bridge.start()
-    async with aiohttp.ClientSession() as session:
+    async with started(Bridge(config, connect=stores.__getitem__)) as bridge, aiohttp.ClientSession() as session:
         clients = {tenant: Client(session, bridge.port) for tenant in ("acme", "beta", "carol")}
         for tenant, client in clients.items():
             client.token = authority.token(sub="ann", aud=f"{PUBLIC_URL}/mcp", tenant=tenant)
         yield Scene(bridge, routes, stores, clients)
-    await bridge.stop()
     assert all(store.is_closed for store in stores.values())
 
 
@@ -194,10 +192,8 @@ async def test_the_tenant_of_development_may_live_in_a_cell(tmp_path: Path) -> N
     routes.write_text(written(dev="east"))
     config = Config(routes=str(routes), port=0, admin_port=0, drain_seconds=0)
     bridge = Bridge(replace(config, store=DEFAULT), connect={EAST: store}.__getitem__)
-    await bridge.start()
-    async with aiohttp.ClientSession() as session:
-        assert (await Client(session, bridge.port).call("t", tasks=True)).status == 200
-    await bridge.stop()
+    async with started(bridge), client_of(bridge) as client:
+        assert (await client.call("t", tasks=True)).status == 200
     assert len(store.created) == 1
 
 

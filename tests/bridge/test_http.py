@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import grpc
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -16,11 +15,11 @@ from yarl import URL
 
 from mcp_bridge.app import Bridge
 from mcp_bridge.body import BODY_BYTES
-from mcp_bridge.config import Config
 from store_service.client import StoreError
-from tests.bridge.client import ABSENT, PREFIX, TASKS, VERSION, Answer, Client, headers_for, meta
+from tests.bridge.client import ABSENT, PREFIX, TASKS, VERSION, Answer, Client, client_of, headers_for, meta
 from tests.bridge.fake_store import FakeTaskStore
 from tests.client.fake_tasks import FakeTasks
+from tests.conftest import bridge_on, started
 
 DISCOVER = {"jsonrpc": "2.0", "id": 1, "method": "server/discover", "params": {"_meta": meta()}}
 
@@ -133,11 +132,8 @@ async def test_two_hosts_two_origins_and_a_foreign_absolute_target_are_refused(c
 @pytest.mark.row("H2")
 @pytest.mark.must("H-02", "H-03")
 async def test_a_listed_origin_is_matched_exactly(routes: Any, fake: FakeTaskStore) -> None:
-    config = Config(routes=str(routes), port=0, admin_port=0, drain_seconds=0, allowed_origins=("https://good.example",))
-    running = Bridge(config, connect=lambda _: fake)
-    await running.start()
-    async with aiohttp.ClientSession() as session:
-        client = Client(session, running.port)
+    allowing = bridge_on(routes, fake=fake, allowed_origins=("https://good.example",))
+    async with started(allowing), client_of(allowing) as client:
         for origin, status in {
             "https://good.example": 200,
             "http://good.example": 403,
@@ -145,7 +141,6 @@ async def test_a_listed_origin_is_matched_exactly(routes: Any, fake: FakeTaskSto
             "https://good.example.evil": 403,
         }.items():
             assert (await client.ask("server/discover", Origin=origin)).status == status
-    await running.stop()
 
 
 @pytest.mark.row("T15")
@@ -456,13 +451,9 @@ async def test_the_first_failure_wins(client: Client) -> None:
 async def test_a_call_is_tried_again_no_longer_than_the_setting_says(routes: Path) -> None:
     with FakeTasks().serve() as store:
         store.answers["CreateTask"].extend(["STORAGE_UNAVAILABLE"] * 2)
-        running = Bridge(Config(routes=str(routes), port=0, admin_port=0, store=store.address, store_retry_seconds=0))
-        await running.start()
-        try:
-            async with aiohttp.ClientSession() as session:
-                answer = await Client(session, running.port).call("task", tasks=True)
-        finally:
-            await running.stop()
+        hasty = bridge_on(routes, store=store.address, store_retry_seconds=0)
+        async with started(hasty), client_of(hasty) as client:
+            answer = await client.call("task", tasks=True)
     assert (answer.status, answer.code) == (503, 50300)
     assert len(store.answers["CreateTask"]) == 1
 

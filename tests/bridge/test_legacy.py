@@ -8,16 +8,14 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 from structlog.testing import capture_logs
 
-from mcp_bridge.app import Bridge
-from mcp_bridge.config import Config
 from store_service.client import StoreError
-from tests.bridge.client import TASKS, VERSION, Client, meta
+from tests.bridge.client import TASKS, VERSION, Client, client_of, meta
 from tests.bridge.fake_store import FakeTaskStore
 from tests.bridge.legacy import VERSIONS, Legacy, cancelled
+from tests.conftest import bridge_on, started
 
 KEYS = [base64.b64encode(bytes([number]) * 32).decode() for number in (1, 2)]
 ASKING = """
@@ -272,16 +270,9 @@ async def running(routes: Path, fake: FakeTaskStore, tenant: str, *keys: str) ->
     """A client of a bridge for one tenant."""
     path = routes.with_name(f"{tenant}.yaml")
     path.write_text(routes.read_text().replace("  dev:", f"  {tenant}:"))
-    bridge = Bridge(
-        Config(routes=str(path), port=0, admin_port=0, drain_seconds=0, dev_tenant=tenant, state_keys=keys),
-        connect=lambda _: fake,
-    )
-    await bridge.start()
-    try:
-        async with aiohttp.ClientSession() as session:
-            yield Client(session, bridge.port)
-    finally:
-        await bridge.stop()
+    bridge = bridge_on(path, fake=fake, dev_tenant=tenant, state_keys=keys)
+    async with started(bridge), client_of(bridge) as client:
+        yield client
 
 
 @pytest.mark.row("A16")

@@ -5,23 +5,19 @@ import re
 import time
 import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import aiohttp
 import pytest
 from taskstore.v1 import types_pb2
 
 from mcp_bridge.access.callers import Authenticate, Caller
 from mcp_bridge.app import Bridge
-from mcp_bridge.config import Config
-from store_service.config import Config as StoreConfig
-from store_service.server import Store
-from tests.bridge.client import TASKS, Client
+from tests.bridge.client import TASKS, Client, client_of
 from tests.bridge.listening import SUBSCRIPTION_ID, Stream, listening
-from tests.conftest import Clock, Stubs
+from tests.conftest import Clock, Stubs, bridge_on, started, store_on
 from tests.store.builders import cancel, claim, complete, fail, new_task, question, report, suspend
 
 ROUTES = """
@@ -45,23 +41,19 @@ def routes(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def bridge(store: Stubs, routes: Path) -> AsyncIterator[Bridge]:
-    async with serving(store.address, routes) as running:
+    async with bridging(store.address, routes) as running:
         yield running
 
 
 @pytest.fixture
 async def user(bridge: Bridge) -> AsyncIterator[Client]:
-    async with aiohttp.ClientSession() as session:
-        yield Client(session, bridge.port)
+    async with client_of(bridge) as client:
+        yield client
 
 
-@asynccontextmanager
-async def serving(store_address: str, routes: Path, **settings: Any) -> AsyncIterator[Bridge]:
+def bridging(store_address: str, routes: Path, **settings: Any) -> AbstractAsyncContextManager[Bridge]:
     """A bridge over a store."""
-    running = Bridge(Config(routes=str(routes), port=0, admin_port=0, drain_seconds=5, store=store_address, **settings))
-    await running.start()
-    yield running
-    await running.stop()
+    return started(bridge_on(routes, store=store_address, drain_seconds=5, **settings))
 
 
 async def create(user: Client, **arguments: Any) -> str:
@@ -318,11 +310,10 @@ async def test_what_the_client_cannot_answer_is_not_shown_and_the_task_goes_on(
 @pytest.mark.row("T13")
 async def test_a_principal_has_so_many_streams_and_no_more(store: Stubs, routes: Path) -> None:
     async with (
-        serving(store.address, routes, streams_per_principal=2) as bridge,
-        aiohttp.ClientSession() as session,
+        bridging(store.address, routes, streams_per_principal=2) as bridge,
+        client_of(bridge) as user,
         AsyncExitStack() as open_streams,
     ):
-        user = Client(session, bridge.port)
         streams = [await open_streams.enter_async_context(listening(bridge.port, tools=True)) for _ in range(2)]
         for stream in streams:
             await acknowledged(stream)
@@ -342,12 +333,12 @@ async def test_a_principal_has_so_many_streams_and_no_more(store: Stubs, routes:
 @pytest.mark.row("T13")
 async def test_a_bridge_has_so_many_streams_and_no_more(store: Stubs, routes: Path) -> None:
     async with (
-        serving(store.address, routes, most_streams=1) as bridge,
-        aiohttp.ClientSession() as session,
+        bridging(store.address, routes, most_streams=1) as bridge,
+        client_of(bridge) as user,
         listening(bridge.port, tools=True) as stream,
     ):
         await acknowledged(stream)
-        answer = await Client(session, bridge.port).ask("subscriptions/listen", {"notifications": {}})
+        answer = await user.ask("subscriptions/listen", {"notifications": {}})
         assert (answer.status, answer.code) == (429, 42900)
 
 
@@ -422,8 +413,7 @@ async def test_a_large_result_is_told_whole(user: Client, store: Stubs, bridge: 
     task_id = await create(user)
     text = "é" * 1_000_000
     await store.leases.CompleteTask(complete(await lease(store), f'{{"content":[{{"type":"text","text":"{text}"}}]}}'.encode()))
-    async with aiohttp.ClientSession() as session:
-        other = Client(session, bridge.port)
+    async with client_of(bridge) as other:
         answer = await other.ask("subscriptions/listen", {"notifications": {"taskIds": [task_id]}}, capabilities=TASKS)
     assert answer.events[1]["params"]["result"]["content"] == [{"type": "text", "text": text}]
     assert is_end(answer.events[2])
@@ -456,8 +446,8 @@ async def test_silence_is_filled_with_comments(bridge: Bridge, monkeypatch: pyte
 @pytest.mark.row("H27")
 @pytest.mark.must("S-07", "C-02")
 async def test_a_bridge_that_stops_answers_each_request_and_then_closes(store: Stubs, routes: Path) -> None:
-    async with serving(store.address, routes) as bridge, aiohttp.ClientSession() as session, AsyncExitStack() as open_streams:
-        task_id = await create(Client(session, bridge.port))
+    async with bridging(store.address, routes) as bridge, client_of(bridge) as user, AsyncExitStack() as open_streams:
+        task_id = await create(user)
         streams = [await open_streams.enter_async_context(listening(bridge.port, task_id, tools=True)) for _ in range(3)]
         for stream in streams:
             await acknowledged(stream)
@@ -470,17 +460,15 @@ async def test_a_bridge_that_stops_answers_each_request_and_then_closes(store: S
 
 
 async def test_a_store_that_is_away_means_silence_and_then_what_stands(dsn: str, routes: Path) -> None:
-    settings: dict[str, Any] = {"dsn": dsn, "admin_port": 0, "allow_test_clock": True, "drain_seconds": 1}
-    first = Store(StoreConfig(port=0, **settings))
+    first = store_on(dsn)
     await first.start()
-    async with serving(f"127.0.0.1:{first.port}", routes) as bridge, aiohttp.ClientSession() as session:
-        user = Client(session, bridge.port)
+    async with bridging(f"127.0.0.1:{first.port}", routes) as bridge, client_of(bridge) as user:
         changing, resting = await create(user), await create(user)
         async with listening(bridge.port, changing, resting) as stream:
             await acknowledged(stream)
             assert {(await told(stream))["taskId"] for _ in range(2)} == {changing, resting}
             await first.stop()
-            second = Store(StoreConfig(port=first.port, **settings))
+            second = store_on(dsn, port=first.port)
             await second.start()
 
             async def is_cancelled() -> bool:
@@ -498,15 +486,14 @@ async def test_a_store_that_is_away_means_silence_and_then_what_stands(dsn: str,
 
 
 async def test_a_store_that_is_away_at_first_is_silence_and_then_what_stands(dsn: str, routes: Path) -> None:
-    settings: dict[str, Any] = {"dsn": dsn, "admin_port": 0, "allow_test_clock": True, "drain_seconds": 1}
-    first = Store(StoreConfig(port=0, **settings))
+    first = store_on(dsn)
     await first.start()
-    async with serving(f"127.0.0.1:{first.port}", routes) as bridge, aiohttp.ClientSession() as session:
-        task_id = await create(Client(session, bridge.port))
+    async with bridging(f"127.0.0.1:{first.port}", routes) as bridge, client_of(bridge) as user:
+        task_id = await create(user)
         await first.stop()
         async with listening(bridge.port, task_id) as stream:
             assert await acknowledged(stream) == {"taskIds": [task_id]}
-            second = Store(StoreConfig(port=first.port, **settings))
+            second = store_on(dsn, port=first.port)
             await second.start()
             assert (await told(stream))["taskId"] == task_id
     await second.stop()
@@ -514,7 +501,7 @@ async def test_a_store_that_is_away_at_first_is_silence_and_then_what_stands(dsn
 
 @pytest.mark.row("T2")
 async def test_any_bridge_tells_of_any_task(user: Client, store: Stubs, bridge: Bridge, routes: Path) -> None:
-    async with serving(store.address, routes) as other:
+    async with bridging(store.address, routes) as other:
         task_id = await create(user)
         async with listening(bridge.port, task_id) as here, listening(other.port, task_id) as there:
             for stream in (here, there):
@@ -543,7 +530,7 @@ async def test_a_stream_ends_with_the_token_that_it_was_opened_with(
     store: Stubs, routes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mcp_bridge.app.development_access", access_until(time.time() + 1))
-    async with serving(store.address, routes) as bridge, listening(bridge.port, tools=True) as stream:
+    async with bridging(store.address, routes) as bridge, listening(bridge.port, tools=True) as stream:
         await acknowledged(stream)
         (last,) = await stream.rest()
         assert is_end(last)
@@ -555,8 +542,8 @@ async def test_no_snapshot_is_told_after_the_end_of_the_token(
 ) -> None:
     end = time.time() + 3_600
     monkeypatch.setattr("mcp_bridge.app.development_access", access_until(end))
-    async with serving(store.address, routes) as bridge, aiohttp.ClientSession() as session:
-        task_id = await create(Client(session, bridge.port))
+    async with bridging(store.address, routes) as bridge, client_of(bridge) as user:
+        task_id = await create(user)
         async with listening(bridge.port, task_id) as stream:
             await acknowledged(stream)
             await told(stream)

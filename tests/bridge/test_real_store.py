@@ -10,16 +10,14 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import aiohttp
 import asyncpg
 import pytest
 from taskstore.v1 import tasks_pb2, tenants_pb2, types_pb2
 
 from mcp_bridge.app import Bridge
-from mcp_bridge.config import Config
 from store_service.client import Context, ProtocolError, Worker
-from tests.bridge.client import TASKS, Client, headers_for, meta
-from tests.conftest import Clock, Stubs, snapshots
+from tests.bridge.client import TASKS, Client, client_of, headers_for, meta
+from tests.conftest import Clock, Stubs, bridge_on, snapshots, started
 from tests.store.builders import claim, complete, fail, report, report_at_once
 
 ROUTES = """
@@ -42,17 +40,15 @@ async def real(store: Stubs, tmp_path: Path) -> AsyncIterator[Bridge]:
     """A bridge over the real store."""
     path = tmp_path / "routes.yaml"
     path.write_text(ROUTES)
-    running = Bridge(Config(routes=str(path), port=0, admin_port=0, drain_seconds=0, store=store.address))
-    await running.start()
-    yield running
-    await running.stop()
+    async with started(bridge_on(path, store=store.address)) as running:
+        yield running
 
 
 @pytest.fixture
 async def user(real: Bridge) -> AsyncIterator[Client]:
     """A client of that bridge."""
-    async with aiohttp.ClientSession() as session:
-        yield Client(session, real.port)
+    async with client_of(real) as client:
+        yield client
 
 
 @pytest.fixture

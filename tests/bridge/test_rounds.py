@@ -16,7 +16,7 @@ from taskstore.v1 import leases_pb2, tasks_pb2, types_pb2
 from mcp_bridge.app import Bridge
 from mcp_bridge.config import Config
 from tests.bridge.client import TASKS, Answer, Client
-from tests.conftest import Clock, Stubs, snapshots
+from tests.conftest import Clock, Stubs, snapshots, started
 from tests.store.builders import claim, complete, question, report, report_at_once, suspend
 
 ROUTES = """
@@ -60,10 +60,8 @@ def config(store: Stubs, tmp_path: Path) -> Config:
 @pytest.fixture
 async def real(config: Config) -> AsyncIterator[Bridge]:
     """A bridge over the real store."""
-    running = Bridge(config)
-    await running.start()
-    yield running
-    await running.stop()
+    async with started(Bridge(config)) as running:
+        yield running
 
 
 @pytest.fixture
@@ -317,12 +315,10 @@ async def test_a_bridge_that_stops_hands_its_calls_to_the_next(
     task = await leased(store)
     await real.stop()
     state = (await calling).result["requestState"]
-    following = Bridge(config)
-    await following.start()
-    calling = asyncio.create_task(call(Client(session, following.port), state=state))
-    await store.leases.CompleteTask(complete(task.lease, b'{"content":[]}'))
-    assert (await calling).result["content"] == []
-    await following.stop()
+    async with started(Bridge(config)) as following:
+        calling = asyncio.create_task(call(Client(session, following.port), state=state))
+        await store.leases.CompleteTask(complete(task.lease, b'{"content":[]}'))
+        assert (await calling).result["content"] == []
 
 
 @pytest.mark.must("R-15")

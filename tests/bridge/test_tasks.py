@@ -4,13 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 
-from mcp_bridge.app import Bridge
-from mcp_bridge.config import Config
-from tests.bridge.client import TASKS, Client, headers_for, meta
+from tests.bridge.client import TASKS, Client, client_of, headers_for, meta
 from tests.bridge.fake_store import FakeTaskStore
+from tests.conftest import bridge_on, started
 
 ACTIONS = ["get", "update", "cancel"]
 EMPTY = {"resultType", "_meta"}
@@ -126,17 +124,10 @@ async def test_a_name_that_differs_is_refused_and_a_missing_one_tolerated(client
 @pytest.mark.must("H-22")
 async def test_a_strict_bridge_insists_on_the_name(client: Client, routes: Path, fake: FakeTaskStore) -> None:
     task_id = await create(client)
-    strict = Bridge(
-        Config(routes=str(routes), port=0, admin_port=0, drain_seconds=0, strict_headers=True), connect=lambda _: fake
-    )
-    await strict.start()
-    try:
-        async with aiohttp.ClientSession() as session:
-            user = Client(session, strict.port)
-            assert (await user.task("get", task_id, name=None)).code == -32020
-            assert (await user.task("get", task_id)).status == 200
-    finally:
-        await strict.stop()
+    strict = bridge_on(routes, fake=fake, strict_headers=True)
+    async with started(strict), client_of(strict) as user:
+        assert (await user.task("get", task_id, name=None)).code == -32020
+        assert (await user.task("get", task_id)).status == 200
 
 
 @pytest.mark.row("T9")

@@ -13,10 +13,10 @@ import pytest
 from taskstore.v1 import types_pb2
 
 from mcp_bridge.app import Bridge
-from mcp_bridge.config import Config
 from store_service.client import StoreError
-from tests.bridge.client import TASKS, Answer, Client, headers_for, meta
+from tests.bridge.client import TASKS, Answer, Client, client_of, headers_for, meta
 from tests.bridge.fake_store import FakeTaskStore
+from tests.conftest import bridge_on, started
 
 TASKS_REQUIRED = {"requiredCapabilities": TASKS}
 DONE = b'{"content":[{"type":"text","text":"done"}]}'
@@ -55,11 +55,8 @@ async def many(tmp_path: Path, fake: FakeTaskStore) -> AsyncIterator[Client]:
     tools = [{"name": f"t{n}", "workflow": "w", "task": "never", "input_schema": {"type": "object"}} for n in range(401)]
     path = tmp_path / "many.yaml"
     path.write_text(json.dumps({"version": 1, "tenants": {"dev": {"tools": tools}}}))
-    running = Bridge(Config(routes=str(path), port=0, admin_port=0, drain_seconds=0), connect=lambda _: fake)
-    await running.start()
-    async with aiohttp.ClientSession() as session:
-        yield Client(session, running.port)
-    await running.stop()
+    async with started(bridge_on(path, fake=fake)) as running, client_of(running) as client:
+        yield client
 
 
 @pytest.mark.must("G-01", "K-03")
@@ -355,16 +352,13 @@ async def test_a_call_that_is_held_long_tells_the_store_so(
     routes: Path, fake: FakeTaskStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mcp_bridge.methods.held.HeldCalls.__init__.__kwdefaults__", {"renew_seconds": 0.001})
-    running = Bridge(Config(routes=str(routes), port=0, admin_port=0, drain_seconds=0), connect=lambda _: fake)
-    await running.start()
-    async with aiohttp.ClientSession() as session:
-        calling, task_id = await hold(Client(session, running.port), fake, "held")
+    async with started(bridge_on(routes, fake=fake)) as running, client_of(running) as client:
+        calling, task_id = await hold(client, fake, "held")
         async with asyncio.timeout(10):
             await fake.heard.wait()
         await fake.complete(task_id, DONE)
         assert (await calling).status == 200
-    assert fake.attached[0] == (task_id, 10_002)
-    await running.stop()
+        assert fake.attached[0] == (task_id, 10_002)
 
 
 async def test_a_bridge_that_stops_answers_held_calls_and_leaves_their_work(

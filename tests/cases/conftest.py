@@ -5,13 +5,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final
 
-import aiohttp
 import pytest
 
 from mcp_bridge.app import Bridge
-from mcp_bridge.config import Config
-from tests.bridge.client import Client
-from tests.conftest import Stubs
+from tests.bridge.client import Client, client_of
+from tests.conftest import Stubs, bridge_on, started
 
 ALL: Final = os.environ.get("CASES") == "all"
 """Whether trials that take long are tried in full: `make cases`."""
@@ -40,14 +38,12 @@ def routes(tmp_path: Path) -> Path:
 @pytest.fixture
 async def bridge(store: Stubs, routes: Path) -> AsyncIterator[Bridge]:
     """A bridge over the store."""
-    running = Bridge(Config(routes=str(routes), port=0, admin_port=0, drain_seconds=0, store=store.address))
-    await running.start()
-    yield running
-    await running.stop()
+    async with started(bridge_on(routes, store=store.address)) as running:
+        yield running
 
 
 @pytest.fixture
 async def user(bridge: Bridge) -> AsyncIterator[Client]:
     """A client of the bridge."""
-    async with aiohttp.ClientSession() as session:
-        yield Client(session, bridge.port)
+    async with client_of(bridge) as client:
+        yield client

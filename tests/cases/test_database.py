@@ -10,10 +10,8 @@ import asyncpg
 import pytest
 from taskstore.v1 import leases_pb2, tasks_pb2
 
-from store_service.config import Config
-from store_service.server import Store
 from tests.cases.work import PATIENCE_SECONDS
-from tests.conftest import Stubs, open_stubs
+from tests.conftest import Stubs, serving
 from tests.store.builders import checkpoint, claim, complete, create, heartbeat, new_task, refusal_of, set_policy, until
 
 OURS = "FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'tenure-%'"
@@ -46,15 +44,12 @@ async def test_the_isolation_that_a_database_sets_for_its_sessions_changes_nothi
 ) -> None:
     name = await database.fetchval("SELECT current_database()")
     await database.execute(f"ALTER DATABASE {name} SET default_transaction_isolation = '{level}'")
-    running = Store(Config(dsn=dsn, port=0, admin_port=0, allow_test_clock=True, drain_seconds=2))
-    await running.start()
-    async with open_stubs(running) as store:
+    async with serving(dsn) as store:
         for tenant_id in ("a", "b"):
             await set_policy(store, tenant_id=tenant_id)
         await asyncio.gather(*(everything(store, f"w{number}") for number in range(10)))
         _, figures = looked_at(store, "/metrics")
         assert re.search(r"^tenure_store_statement_retries_total 0.0$", figures, re.MULTILINE)
-    await running.stop()
     assert await database.fetch("SELECT * FROM tenure.audit") == []
 
 

@@ -16,13 +16,11 @@ import pytest
 from taskstore.v1 import tasks_pb2, types_pb2
 
 from store_service.client import Context
-from store_service.config import Config
-from store_service.server import Store
 from tests.bridge.client import Client
 from tests.cases.conftest import ALL, ROUTES
 from tests.cases.work import PATIENCE_SECONDS, TENANT, all_tasks, create, ended, shown, working
 from tests.client.fake_store import outcomes
-from tests.conftest import Stubs, open_stubs, stubs_on
+from tests.conftest import Stubs, serving, stubs_on
 from tests.pair import Pair, Process, free_ports
 from tests.robustness.proxy import Mode, Proxy
 from tests.store.builders import checkpoint, create_and_lease, publish, refusal_of, set_policy
@@ -112,9 +110,7 @@ async def test_34_a_worker_that_is_not_answered_stops_before_another_begins(user
 
 
 async def test_39_whoever_comes_second_is_told_what_the_api_says(store: Stubs, dsn: str) -> None:
-    running = Store(Config(dsn=dsn, port=0, admin_port=0, allow_test_clock=True, drain_seconds=2))
-    await running.start()
-    async with open_stubs(running) as other:
+    async with serving(dsn) as other:
         both = [store, other] * 25
         held = (await create_and_lease(store)).lease
         told = await asyncio.gather(*(publish(one, held.task_id, name="go", signal_id="s") for one in both))
@@ -129,7 +125,6 @@ async def test_39_whoever_comes_second_is_told_what_the_api_says(store: Stubs, d
         assert {one.code() for one in refused} == {grpc.StatusCode.ABORTED}
         assert len(refused) == len(both) - 1
         assert (await refusal_of(store.leases.AppendCheckpoint(checkpoint(held)))).reason == "REVISION_CONFLICT"
-    await running.stop()
 
 
 @pytest.fixture

@@ -15,15 +15,12 @@ import structlog
 from taskstore.v1 import leases_pb2, types_pb2
 
 from mcp_bridge.app import Bridge
-from mcp_bridge.config import Config
 from store_service.client import Context
-from store_service.config import Config as StoreConfig
-from store_service.server import Store
-from tests.bridge.client import TASKS, Answer, Client
+from tests.bridge.client import TASKS, Answer, Client, client_of
 from tests.cases.conftest import ALL
 from tests.cases.work import PATIENCE_SECONDS, TENANT, all_tasks, create, ended, shown, working
 from tests.client.fake_store import outcomes
-from tests.conftest import Clock, Stubs
+from tests.conftest import Clock, Stubs, bridge_on, serving, started
 from tests.pair import free_ports
 from tests.robustness.proxy import Mode, Proxy
 from tests.store.builders import (
@@ -248,10 +245,10 @@ async def test_29_a_call_that_is_repeated_with_its_key_is_one_task(
 ) -> None:
     way = await Proxy("client", listen=free_ports(1)[0], upstream=bridge.port).start()
     behind = await Proxy("bridge", listen=free_ports(1)[0], upstream=int(store.address.rpartition(":")[2])).start()
-    settings: dict[str, Any] = {"routes": str(routes), "port": 0, "admin_port": 0, "drain_seconds": 0}
-    second = Bridge(Config(store=f"127.0.0.1:{behind.listen}", **settings))
-    await second.start()
-    async with aiohttp.ClientSession() as session:
+    async with (
+        started(bridge_on(routes, store=f"127.0.0.1:{behind.listen}")) as second,
+        aiohttp.ClientSession() as session,
+    ):
         lossy, other = Client(session, way.listen), Client(session, second.port)
 
         async def call(client: Client, arguments: Any = None, key: str = "k") -> Answer:
@@ -277,15 +274,12 @@ async def test_29_a_call_that_is_repeated_with_its_key_is_one_task(
         await lost
         assert (await call(other, key="l")).result["taskId"] == (await call(user, key="l")).result["taskId"]
         assert len(await all_tasks(store)) == 2
-    await second.stop()
     for proxy in (way, behind):
         await proxy.stop()
-    later = Store(StoreConfig(dsn=dsn, port=0, admin_port=0, allow_test_clock=True, drain_seconds=2))
-    await later.start()
-    third = Bridge(Config(store=f"127.0.0.1:{later.port}", **settings))
-    await third.start()
-    async with aiohttp.ClientSession() as session:
-        again = await Client(session, third.port).call("work", {"secret": "first"}, tasks=True, Idempotency_Key="k")
+    async with (
+        serving(dsn) as later,
+        started(bridge_on(routes, store=later.address)) as third,
+        client_of(third) as client,
+    ):
+        again = await client.call("work", {"secret": "first"}, tasks=True, Idempotency_Key="k")
         assert again.result["taskId"] == made.task_id
-    await third.stop()
-    await later.stop()

@@ -7,20 +7,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import asyncpg
 import pytest
 from taskstore.v1 import tasks_pb2, types_pb2
 
-from mcp_bridge.app import Bridge
-from mcp_bridge.config import Config
 from store_service.client import Context
-from store_service.config import Config as StoreConfig
 from store_service.db.wakeups import CHANNEL
-from store_service.server import Store
-from tests.bridge.client import Client
+from tests.bridge.client import Client, client_of
 from tests.cases.work import TENANT, create, ended, shown, working
-from tests.conftest import Clock, Stubs, open_stubs
+from tests.conftest import Clock, Stubs, bridge_on, serving, started
 from tests.store.builders import bring_along, claim, complete, heartbeat, new_task, set_policy, suspend
 
 MIB = 1024 * 1024
@@ -41,14 +36,12 @@ async def test_44_no_zone_of_any_session_or_process_moves_a_lease_or_a_timer(
     try:
         now = await database.fetchval("SELECT tenure.task_now()")
         await clock.advance(seconds=(BEFORE_THE_CHANGE - now).total_seconds())
-        running = Store(StoreConfig(dsn=dsn, port=0, admin_port=0, allow_test_clock=True, drain_seconds=2))
-        await running.start()
-        bridge = Bridge(Config(routes=str(routes), port=0, admin_port=0, drain_seconds=0, store=f"127.0.0.1:{running.port}"))
-        await bridge.start()
-        async with open_stubs(running) as store, aiohttp.ClientSession() as session:
-            await timer_across_the_change(Client(session, bridge.port), store, clock, database)
-        await bridge.stop()
-        await running.stop()
+        async with (
+            serving(dsn) as store,
+            started(bridge_on(routes, store=store.address)) as bridge,
+            client_of(bridge) as user,
+        ):
+            await timer_across_the_change(user, store, clock, database)
     finally:
         monkeypatch.undo()
         time.tzset()
@@ -78,10 +71,8 @@ async def test_48_what_is_written_is_not_bounded_by_what_is_told_of_it(
 ) -> None:
     told: list[str] = []
     await database.add_listener(CHANNEL, lambda *heard: told.append(str(heard[3])))
-    running = Store(StoreConfig(dsn=dsn, port=0, admin_port=0, allow_test_clock=True, drain_seconds=2))
-    await running.start()
     await set_policy(store, outstanding=2_000)
-    async with open_stubs(running) as other:
+    async with serving(dsn) as other:
         large = new_task(data=b'"' + b"x" * (MIB - 2) + b'"')
         waiting = asyncio.ensure_future(other.leases.LeaseTasks(claim(limit=1, wait_ms=20_000)))
         await store.tasks.CreateTask(large)
@@ -92,7 +83,6 @@ async def test_48_what_is_written_is_not_bounded_by_what_is_told_of_it(
             assert all(item.HasField("created") for item in answer.items)
         found = await other.leases.LeaseTasks(claim(workflow="w499", limit=2, wait_ms=20_000))
         assert len(found.tasks) == 2
-    await running.stop()
     assert told
     assert max(map(len, told)) < 200
 

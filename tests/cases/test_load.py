@@ -10,11 +10,10 @@ import asyncpg
 import pytest
 from taskstore.v1 import leases_pb2
 
-from store_service.config import Config
 from store_service.db.wakeups import CHANNEL
 from store_service.server import Store
 from tests.cases.conftest import ALL
-from tests.conftest import Stubs, open_stubs
+from tests.conftest import Stubs, open_stubs, started, store_on
 from tests.store.builders import claim, complete, create, heartbeat, set_policy, until
 
 WRITERS = 32
@@ -32,11 +31,11 @@ CREATE TRIGGER notify_each AFTER INSERT ON tenure.task FOR EACH ROW EXECUTE FUNC
 
 @asynccontextmanager
 async def serving(dsn: str) -> AsyncIterator[tuple[Store, Stubs]]:
-    running = Store(Config(dsn=dsn, port=0, admin_port=0, allow_test_clock=True, drain_seconds=2))
-    await running.start()
-    async with open_stubs(running) as stubs:
+    async with (
+        started(store_on(dsn)) as running,
+        open_stubs(running) as stubs,
+    ):
         yield running, stubs
-    await running.stop()
 
 
 async def creations(store: Stubs) -> float:

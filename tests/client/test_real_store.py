@@ -21,11 +21,9 @@ from store_service.client import (
     ToolError,
     Worker,
 )
-from store_service.config import Config
-from store_service.server import Store
 from tests.client.fake_store import outcomes
 from tests.client.stubborn_worker import LEASE_SECONDS, LONG_LEASE_SECONDS, process
-from tests.conftest import Clock, Stubs
+from tests.conftest import Clock, Stubs, store_on
 from tests.examples.trip_saga.test_trip_saga import Agency
 from tests.examples.trip_saga.trip import Trips
 from tests.store.builders import claim
@@ -76,7 +74,7 @@ async def answer(client: TaskStore, task_id: str, **answers: dict[str, Any]) -> 
 
 
 async def test_a_watch_goes_on_at_the_next_store_when_its_own_stops(dsn: str) -> None:
-    first = Store(Config(dsn=dsn, port=0, admin_port=0, allow_test_clock=True, drain_seconds=600))
+    first = store_on(dsn, drain_seconds=600)
     await first.start()
     async with TaskStore.connect(f"127.0.0.1:{first.port}") as client:
         task_id = await create(client, "w")
@@ -85,7 +83,7 @@ async def test_a_watch_goes_on_at_the_next_store_when_its_own_stops(dsn: str) ->
         next_answer = asyncio.create_task(anext(watch))
         async with asyncio.timeout(60):
             await first.stop()
-        second = Store(Config(dsn=dsn, port=first.port, admin_port=0, allow_test_clock=True, drain_seconds=2))
+        second = store_on(dsn, port=first.port)
         await second.start()
         async with asyncio.timeout(20):
             await client.cancel_task(tasks_pb2.CancelTaskRequest(tenant_id=TENANT, task_id=task_id))

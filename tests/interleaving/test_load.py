@@ -14,11 +14,9 @@ import grpc
 import pytest
 from taskstore.v1 import leases_pb2, tasks_pb2, types_pb2
 
-from store_service.config import Config
 from store_service.db.migrate import migrate
 from store_service.embedded import EmbeddedPostgres
-from store_service.server import Store
-from tests.conftest import MOVABLE_CLOCK, Clock, Stubs, open_stubs
+from tests.conftest import MOVABLE_CLOCK, Clock, Stubs, serving
 from tests.store.builders import (
     cancel,
     checkpoint,
@@ -41,11 +39,8 @@ TASKS: Final = 120
 @pytest.fixture
 async def stores(store: Stubs, dsn: str) -> AsyncIterator[list[Stubs]]:
     """Two stores on one database."""
-    running = Store(Config(dsn=dsn, port=0, admin_port=0, allow_test_clock=True, drain_seconds=2))
-    await running.start()
-    async with open_stubs(running) as second:
+    async with serving(dsn) as second:
         yield [store, second]
-    await running.stop()
 
 
 async def retries_of(store: Stubs) -> float:
@@ -166,9 +161,7 @@ async def test_37_a_recovery_that_is_interrupted_is_taken_up_again(tmp_path: Pat
         await migrate(server.dsn)
         database = await asyncpg.connect(server.dsn)
         await database.execute(MOVABLE_CLOCK)
-        running = Store(Config(dsn=server.dsn, port=0, admin_port=0, allow_test_clock=True, drain_seconds=2))
-        await running.start()
-        async with open_stubs(running) as store:
+        async with serving(server.dsn) as store:
             await set_policy(store, outstanding=10_000, leased=1_000)
             items = [new_task() for _ in range(TASKS)]
             created = await store.tasks.CreateTasks(tasks_pb2.CreateTasksRequest(items=items))
@@ -199,4 +192,3 @@ async def test_37_a_recovery_that_is_interrupted_is_taken_up_again(tmp_path: Pat
                 assert events[-1] == "COMPLETED", events
                 assert set(leased[1:]) == {"LEASE_EXPIRED"}, f"two owners at once: {events}"
         await database.close()
-        await running.stop()

@@ -23,9 +23,8 @@ import asyncpg
 import grpc
 import structlog
 
-from store_service.config import Config
 from store_service.model.refusals import Reason, Refusal
-from store_service.server import Store
+from tests.conftest import store_on
 from tests.model import calls
 from tests.model.contract.checks import Answer, Limits
 from tests.model.contract.tasks import in_order
@@ -244,12 +243,7 @@ class Real:
         return await asyncpg.connect(self._dsn)
 
     async def _serve(self) -> int:
-        self._store = Store(
-            Config(
-                dsn=self._dsn, port=0, admin_port=0, allow_test_clock=True, drain_seconds=2,
-                cancel_grace_seconds=LIMITS.cancel_grace_ms / 1000, max_crashes=LIMITS.max_crashes,
-            )
-        )  # fmt: skip
+        self._store = store_on(self._dsn, cancel_grace_seconds=LIMITS.cancel_grace_ms / 1000, max_crashes=LIMITS.max_crashes)
         await self._store.start()
         assert self._store._parts is not None
         database = self._store._parts.databases[0]

@@ -11,15 +11,13 @@ import asyncpg
 import pytest
 from taskstore.v1 import leases_pb2
 
-from mcp_bridge.app import Bridge
-from mcp_bridge.config import Config
 from mcp_bridge.fault_points import AFTER_WRITE, BEFORE_WRITE, LEGACY, POINTS, STORE_METHODS
 from mcp_bridge.wire.mcp import IDEMPOTENCY_KEY
 from store_service.client import Context, Worker
-from tests.bridge.client import TASKS, Answer, Client
+from tests.bridge.client import TASKS, Answer, Client, client_of
 from tests.bridge.legacy import Legacy
 from tests.bridge.listening import listening
-from tests.conftest import Stubs
+from tests.conftest import Stubs, bridge_on, started
 from tests.databases import EMPTY
 from tests.robustness.points import Armoury
 from tests.store.builders import claim, question, suspend, until
@@ -60,14 +58,9 @@ class There:
 async def there(store: Stubs, database: asyncpg.Connection, tmp_path: Path) -> AsyncIterator[There]:
     armoury = Armoury(tmp_path / "faults")
     (tmp_path / "routes.yaml").write_text(ROUTES)
-    settings: dict[str, Any] = {"port": 0, "admin_port": 0, "drain_seconds": 0, "store_retry_seconds": 10}
-    bridge = Bridge(
-        Config(routes=str(tmp_path / "routes.yaml"), store=store.address, fault_points=str(armoury.folder), **settings)
-    )
-    await bridge.start()
-    async with aiohttp.ClientSession() as session:
-        yield There(Client(session, bridge.port), store, armoury, database)
-    await bridge.stop()
+    bridge = bridge_on(tmp_path / "routes.yaml", store=store.address, fault_points=str(armoury.folder), store_retry_seconds=10)
+    async with started(bridge), client_of(bridge) as client:
+        yield There(client, store, armoury, database)
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ Each point is in one of the tables here: who adds a point says how it is reached
 
 import ast
 import asyncio
-import contextlib
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -25,19 +25,18 @@ from store_service.archive.batches import BatchId
 from store_service.archive.fault_points import POINTS as ARCHIVE_POINTS
 from store_service.archive.folder import Folder
 from store_service.client import TaskStore
-from store_service.config import Config, ConfigError, read_config
+from store_service.config import ConfigError, read_config
 from store_service.db.fault_points import BATCHED, WRITES
 from store_service.db.fault_points import POINTS as COMMIT_POINTS
 from store_service.fault_points import EXIT_CODE
 from store_service.rpc.fault_points import POINTS as REPLY_POINTS
 from store_service.rpc.fault_points import STREAMS
 from store_service.rpc.rules import WRITING
-from store_service.server import Store
-from tests.conftest import Clock, Stubs, open_stubs
+from tests.conftest import Clock, Stubs, serving
 from tests.databases import EMPTY
 from tests.pair import ROOT, Pair
 from tests.robustness.points import Armoury
-from tests.security.store.conftest import Guarded, guarded, serving
+from tests.security.store.conftest import Guarded, guarded, guarding
 from tests.store.budgets import Amounts, set_budget
 from tests.store.builders import (
     TENANT,
@@ -132,15 +131,9 @@ def armoury(tmp_path: Path) -> Armoury:
     return Armoury(tmp_path / "faults")
 
 
-@contextlib.asynccontextmanager
-async def serving_with(dsn: str, armoury: Armoury, **settings: Any) -> AsyncIterator[Stubs]:
+def serving_with(dsn: str, armoury: Armoury, **settings: Any) -> AbstractAsyncContextManager[Stubs]:
     """A store that may go wrong."""
-    config = Config(dsn=dsn, port=0, admin_port=0, allow_test_clock=True, drain_seconds=2, **settings)
-    running = Store(replace(config, fault_points=str(armoury.folder)))
-    await running.start()
-    async with open_stubs(running) as stubs:
-        yield stubs
-    await running.stop()
+    return serving(dsn, fault_points=str(armoury.folder), **settings)
 
 
 @pytest.fixture
@@ -314,7 +307,7 @@ async def test_a_call_whose_line_in_the_audit_is_lost_is_not_done_and_one_whose_
 ) -> None:
     request = tenants_pb2.PauseWorkRequest(tenant_id=TENANT, actor="ann", reason="enough")
     ca = str(guarded.folder / "ca.crt")
-    async with serving(dsn, guarded.folder, tls_client_ca=ca, fault_points=str(armoury.folder)) as running:
+    async with guarding(dsn, guarded.folder, tls_client_ca=ca, fault_points=str(armoury.folder)) as running:
         there = replace(guarded, address=f"localhost:{running.port}")
         for point in (f"store.{query}.before_commit", f"store.{query}.after_commit"):
             await database.execute(EMPTY)

@@ -12,6 +12,7 @@ from mcp_bridge.app import Bridge
 from mcp_bridge.config import Config
 from tests.bridge.client import Client
 from tests.bridge.fake_store import FakeTaskStore
+from tests.conftest import started
 from tests.security.authority import PUBLIC_URL, Authority
 
 STATE_KEY = base64.b64encode(b"k" * 32).decode()
@@ -114,10 +115,8 @@ def config(tmp_path: Path, authority: Authority) -> Config:
 @pytest.fixture
 async def bridge(config: Config, fake: FakeTaskStore) -> AsyncIterator[Bridge]:
     """A bridge that listens."""
-    running = Bridge(config, connect=lambda _: fake)
-    await running.start()
-    yield running
-    await running.stop()
+    async with started(Bridge(config, connect=lambda _: fake)) as running:
+        yield running
 
 
 @pytest.fixture

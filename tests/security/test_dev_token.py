@@ -4,14 +4,14 @@ import stat
 from dataclasses import replace
 from pathlib import Path
 
-import aiohttp
 import pytest
 
 from mcp_bridge.__main__ import main
 from mcp_bridge.app import Bridge
 from mcp_bridge.config import Config
-from tests.bridge.client import Client
+from tests.bridge.client import client_of
 from tests.bridge.fake_store import FakeTaskStore
+from tests.conftest import started
 from tests.security.authority import AUDIENCE
 
 TRIAL = "http://127.0.0.1:8080"
@@ -32,12 +32,9 @@ async def test_a_trial_token_lets_in_at_a_bridge_that_is_set_up_for_it(
     assert '"d"' not in (folder / "jwks.json").read_text()
     settings = replace(config, issuers=str(folder / "issuers.yaml"), public_url=TRIAL)
     running = Bridge(settings, connect=lambda _: FakeTaskStore())
-    await running.start()
-    async with aiohttp.ClientSession() as session:
-        client = Client(session, running.port)
+    async with started(running), client_of(running) as client:
         for client.token, count in ((token, 4), (later, 1)):
             assert len((await client.ask("tools/list")).result["tools"]) == count
-    await running.stop()
 
 
 @pytest.mark.row("A15")

@@ -20,7 +20,7 @@ from taskstore.v1 import tasks_pb2, types_pb2
 from mcp_bridge.app import Bridge
 from mcp_bridge.config import Config
 from tests.bridge.client import TASKS, headers_for, meta
-from tests.conftest import Clock, Stubs
+from tests.conftest import Clock, Stubs, started
 from tests.security.authority import ISSUER, Authority
 from tests.security.conftest import ROUTES
 from tests.store.builders import DAY_MS, cancel, set_policy
@@ -37,10 +37,8 @@ async def real(config: Config, store: Stubs) -> AsyncIterator[Bridge]:
     """A bridge over the real store that lets everybody ask as fast as it can answer."""
     unlimited = f"    limits: {AS_BEFORE}\n    caller_limits: {AS_BEFORE}\n"
     Path(config.routes).write_text(ROUTES.replace("  beta:\n", f"{unlimited}  beta:\n"))
-    running = Bridge(replace(config, store=store.address))
-    await running.start()
-    yield running
-    await running.stop()
+    async with started(Bridge(replace(config, store=store.address))) as running:
+        yield running
 
 
 async def ids_of(store: Stubs, count: int, *, tenant: str = "acme", subject: str = "ann") -> list[str]:

@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 
 from mcp_bridge.access.callers import Caller
@@ -16,8 +15,9 @@ from mcp_bridge.app import Bridge
 from mcp_bridge.config import Config
 from mcp_bridge.connections import Connection
 from mcp_bridge.wire.failures import Failure
-from tests.bridge.client import Client, headers_for
+from tests.bridge.client import client_of, headers_for
 from tests.bridge.fake_store import FakeTaskStore
+from tests.conftest import started
 from tests.security.authority import Authority
 from tests.security.conftest import ROUTES, Users
 
@@ -182,16 +182,13 @@ async def test_behind_a_proxy_each_client_has_its_own_share(
 ) -> None:
     monkeypatch.setattr("mcp_bridge.access.limits._FAILURES", (0.001, 100.0))
     running = Bridge(replace(config, trusted_proxies=("127.0.0.1",)), connect=lambda _: FakeTaskStore())
-    await running.start()
-    async with aiohttp.ClientSession() as session:
-        client = Client(session, running.port)
+    async with started(running), client_of(running) as client:
         client.token = "x.y.z"
         forwarded: dict[str, Any] = {"X_Forwarded_Proto": "https"}
         for _ in range(101):
             await client.ask("tools/list", X_Forwarded_For="198.51.100.7", **forwarded)
         client.token = authority.token()
         seen = [(await client.ask("tools/list", X_Forwarded_For=f"{n}, 198.51.100.{n}", **forwarded)).status for n in (7, 8)]
-    await running.stop()
     assert seen == [429, 200]
 
 

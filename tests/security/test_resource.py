@@ -4,15 +4,15 @@ import re
 from dataclasses import replace
 from typing import Any
 
-import aiohttp
 import pytest
 
 from mcp_bridge.access.places import Place
 from mcp_bridge.access.resource import Resource
 from mcp_bridge.app import Bridge
 from mcp_bridge.config import Config
-from tests.bridge.client import Answer, Client, headers_for
+from tests.bridge.client import Answer, client_of, headers_for
 from tests.bridge.fake_store import FakeTaskStore
+from tests.conftest import started
 from tests.security.authority import PUBLIC_URL, Authority
 from tests.security.conftest import Users
 
@@ -184,15 +184,10 @@ async def test_an_origin_is_refused_before_any_token_is_looked_at(users: Users) 
 async def test_forwarded_headers_count_only_from_a_proxy_that_is_named(config: Config, authority: Authority) -> None:
     async def called(trusted: tuple[str, ...], **headers: Any) -> int:
         running = Bridge(replace(config, trusted_proxies=trusted), connect=lambda _: FakeTaskStore())
-        await running.start()
-        try:
-            async with aiohttp.ClientSession() as session:
-                client = Client(session, running.port)
-                client.token = authority.token()
-                body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
-                return (await client.send(body, headers_for("tools/list", **headers))).status
-        finally:
-            await running.stop()
+        async with started(running), client_of(running) as client:
+            client.token = authority.token()
+            body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
+            return (await client.send(body, headers_for("tools/list", **headers))).status
 
     proxy, stranger = ("127.0.0.0/8",), ("10.0.0.0/8",)
     over_tls = {"X_Forwarded_Proto": "https", "X_Forwarded_For": "203.0.113.9"}

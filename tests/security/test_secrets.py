@@ -13,8 +13,9 @@ from structlog.testing import capture_logs
 from mcp_bridge.app import Bridge
 from mcp_bridge.config import Config
 from store_service.client import TaskStore
-from tests.bridge.client import Client
+from tests.bridge.client import Client, client_of
 from tests.bridge.fake_store import FakeTaskStore
+from tests.conftest import started
 from tests.security.authority import Authority
 from tests.security.conftest import STATE_KEY, Users
 
@@ -125,12 +126,9 @@ async def test_nothing_of_a_token_reaches_the_store_but_whom_it_stands_for(
     running = Bridge(
         dataclasses.replace(config, store=f"127.0.0.1:{port}"), connect=lambda at: TaskStore.connect(at, retry_seconds=0.1)
     )
-    await running.start()
-    async with aiohttp.ClientSession() as session:
-        client = Client(session, running.port)
+    async with started(running), client_of(running) as client:
         client.token = authority.token(sub="canary-subject", scope="canary-scope", groups=["canary-group"], jti="canary-id")
         assert (await client.call("travel", tasks=True)).status == 503
-    await running.stop()
     async with asyncio.timeout(20):
         await seen.called.wait()
     assert "canary-subject" in seen.seen

@@ -14,7 +14,7 @@ from mcp_bridge.app import Bridge
 from mcp_bridge.config import Config
 from tests.bridge.client import TASKS
 from tests.bridge.listening import Stream, listening
-from tests.conftest import Stubs
+from tests.conftest import Stubs, started
 from tests.security.authority import Authority
 from tests.security.conftest import Users
 from tests.store.builders import cancel, claim, question, suspend
@@ -26,10 +26,8 @@ APPROVAL = b'{"mode":"form","message":"Pay?","requestedSchema":{"type":"object"}
 @pytest.fixture
 async def bridge(config: Config, store: Stubs) -> AsyncIterator[Bridge]:
     """A bridge over the real store."""
-    running = Bridge(replace(config, store=store.address))
-    await running.start()
-    yield running
-    await running.stop()
+    async with started(Bridge(replace(config, store=store.address))) as running:
+        yield running
 
 
 @pytest.fixture

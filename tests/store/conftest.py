@@ -9,9 +9,7 @@ from typing import Final
 import asyncpg
 import pytest
 
-from store_service.config import Config
-from store_service.server import Store
-from tests.conftest import Stubs, open_stubs
+from tests.conftest import Stubs, serving
 from tests.store.refusals.promised import ANYWHERE, pairs
 
 ALLOWED: Final = frozenset({"OK", "CANCELLED"}) | ANYWHERE
@@ -32,11 +30,8 @@ async def store(store: Stubs, database: asyncpg.Connection) -> AsyncIterator[Stu
 @pytest.fixture
 async def second_store(dsn: str, store: Stubs) -> AsyncIterator[Stubs]:
     """Another store on the same database."""
-    running = Store(Config(dsn=dsn, port=0, admin_port=0, allow_test_clock=True, drain_seconds=2))
-    await running.start()
-    async with open_stubs(running) as stubs:
+    async with serving(dsn) as stubs:
         yield stubs
-    await running.stop()
 
 
 def _outcomes(admin_port: int) -> list[tuple[str, str]]:

@@ -12,13 +12,11 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from taskstore.v1 import budgets_pb2
 
-from store_service.config import Config
 from store_service.db.budgets import BudgetRows
 from store_service.db.pool import Database, open_database
 from store_service.operations import chores
 from store_service.operations.budget_figures import BudgetFigures
-from store_service.server import Store
-from tests.conftest import Clock, Stubs, open_stubs
+from tests.conftest import Clock, Stubs, open_stubs, store_on
 from tests.store.budgets import HOUR_MS, Amounts, budget_of, reserve, reserved_task, set_budget, settle
 from tests.store.builders import TENANT, assert_invalid, cancel, complete, create_and_lease, refusal_of, until
 
@@ -215,7 +213,7 @@ async def test_figures_repeat_what_a_store_that_died_had_counted_and_skip_nothin
 async def test_two_stores_count_each_fact_once(dsn: str, database: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("store_service.server.BudgetFigures", BudgetFigures)
     monkeypatch.setattr(chores, "METER_SECONDS", 0.01)
-    stores = [Store(Config(dsn=dsn, port=0, admin_port=0, allow_test_clock=True, drain_seconds=2)) for _ in range(2)]
+    stores = [store_on(dsn) for _ in range(2)]
     for one in stores:
         await one.start()
     async with open_stubs(stores[0]) as store:

@@ -10,9 +10,7 @@ import grpc
 import pytest
 from taskstore.v1 import leases_pb2, tasks_pb2, types_pb2
 
-from store_service.config import Config
-from store_service.server import Store
-from tests.conftest import Clock, Stubs, open_stubs
+from tests.conftest import Clock, Stubs, serving
 from tests.store.builders import (
     LOCK_TASK,
     TENANT,
@@ -128,14 +126,11 @@ async def test_past_the_grace_what_was_asked_is_forced(store: Stubs, clock: Cloc
 
 
 async def test_the_grace_is_the_operators(dsn: str, database: asyncpg.Connection) -> None:
-    running = Store(Config(dsn=dsn, port=0, admin_port=0, allow_test_clock=True, cancel_grace_seconds=0))
-    await running.start()
-    async with open_stubs(running) as store:
+    async with serving(dsn, cancel_grace_seconds=0) as store:
         held = (await create_and_lease(store)).lease
         assert await outcome(store, held.task_id) == REQUESTED
         await bring_along(store, database)
         assert (await get(store, held.task_id)).state == types_pb2.TASK_STATE_CANCELLED
-    await running.stop()
 
 
 async def test_what_was_forced_refuses_its_worker(store: Stubs) -> None:

@@ -3,8 +3,8 @@
 import asyncio
 import re
 import urllib.request
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -12,25 +12,14 @@ from taskstore.v1 import retention_pb2
 
 from store_service.archive.batches import Batch, BatchId
 from store_service.archive.folder import Folder
-from store_service.config import Config
-from store_service.server import Store
-from tests.conftest import Clock, Stubs, open_stubs
+from tests.conftest import Clock, Stubs, serving
 from tests.store.builders import TENANT, set_policy
 from tests.store.retention import DAY, HOUR_MS, ended, remove
 
 
-@asynccontextmanager
-async def archiving(dsn: str, archive: Path, **settings: Any) -> AsyncIterator[Stubs]:
+def archiving(dsn: str, archive: Path, **settings: Any) -> AbstractAsyncContextManager[Stubs]:
     """A store that cleans up and archives by itself."""
-    config = Config(
-        dsn=dsn, port=0, admin_port=0, allow_test_clock=True, drain_seconds=2, cleanup=True, cleanup_scan_seconds=0.05,
-        archive=str(archive), **settings,
-    )  # fmt: skip
-    running = Store(config)
-    await running.start()
-    async with open_stubs(running) as stubs:
-        yield stubs
-    await running.stop()
+    return serving(dsn, cleanup=True, cleanup_scan_seconds=0.05, archive=str(archive), **settings)
 
 
 async def until(look: Callable[[], Awaitable[bool]]) -> None:

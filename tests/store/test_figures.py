@@ -6,10 +6,8 @@ import urllib.request
 import asyncpg
 import pytest
 
-from store_service.config import Config
 from store_service.operations import chores
-from store_service.server import Store
-from tests.conftest import Clock, Stubs
+from tests.conftest import Clock, Stubs, store_on
 from tests.store.builders import claim, create, until
 
 
@@ -45,7 +43,7 @@ async def test_a_transaction_that_stays_open_is_told(
     dsn: str, database: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(chores, "TIDY_SECONDS", 0.05)
-    running = Store(Config(dsn=dsn, port=0, admin_port=0, allow_test_clock=True, drain_seconds=2))
+    running = store_on(dsn)
 
     async def seconds() -> float:
         return figures_of(running.admin_port)["tenure_store_oldest_snapshot_seconds"]

@@ -11,11 +11,9 @@ import grpc
 import pytest
 from taskstore.v1 import budgets_pb2, retention_pb2, tasks_pb2, tenants_pb2, types_pb2
 
-from store_service.config import Config
 from store_service.db.moves import MoveRows, open_move
 from store_service.model.moves import MoveError
-from store_service.server import Store
-from tests.conftest import Clock, Stubs, open_stubs
+from tests.conftest import Clock, Stubs, serving
 from tests.databases import Databases
 from tests.store.budgets import Amounts, reserved_task, set_budget
 from tests.store.builders import (
@@ -89,12 +87,9 @@ class Cell:
 async def there(databases: Databases) -> AsyncIterator[Cell]:
     """The cell where it goes."""
     dsn = await databases.take()
-    running = Store(Config(dsn=dsn, port=0, admin_port=0, allow_test_clock=True, drain_seconds=2, cancel_grace_seconds=30))
-    await running.start()
     database = await asyncpg.connect(dsn)
-    async with open_stubs(running) as stubs:
+    async with serving(dsn, cancel_grace_seconds=30) as stubs:
         yield Cell(dsn, stubs, database)
-    await running.stop()
     assert await database.fetch("SELECT * FROM tenure.audit") == []
     assert await database.fetch("SELECT * FROM tenure.budget_audit") == []
     await database.close()

@@ -6,7 +6,7 @@ import os
 import random
 import signal
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,9 +17,7 @@ import pytest
 from taskstore.v1 import tasks_pb2, types_pb2
 
 from store_service.client.errors import from_rpc_error
-from store_service.config import Config
-from store_service.server import Store
-from tests.conftest import Stubs, open_stubs
+from tests.conftest import Stubs, serving
 from tests.pair import free_ports
 from tests.pgbouncer import MISSING, PROGRAM, PgBouncer
 from tests.store.builders import TENANT, claim, complete, create, get, new_task, refusal_of
@@ -35,15 +33,9 @@ SELECT current_setting('role'), current_setting('enable_seqscan'), current_setti
 """
 
 
-@asynccontextmanager
-async def behind(bouncer: PgBouncer, dsn: str) -> AsyncIterator[Stubs]:
+def behind(bouncer: PgBouncer, dsn: str) -> AbstractAsyncContextManager[Stubs]:
     """A store that goes through it for all but hints."""
-    config = Config(dsn=dsn, pooled_dsn=bouncer.dsn(dsn), port=0, admin_port=0, allow_test_clock=True, drain_seconds=2)
-    running = Store(config)
-    await running.start()
-    async with open_stubs(running) as stubs:
-        yield stubs
-    await running.stop()
+    return serving(dsn, pooled_dsn=bouncer.dsn(dsn))
 
 
 @asynccontextmanager

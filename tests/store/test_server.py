@@ -17,7 +17,7 @@ from store_service.config import Config
 from store_service.db.migrate import SchemaError
 from store_service.model.refusals import Refusal
 from store_service.server import SERVICE_NAMES, Store
-from tests.conftest import Stubs
+from tests.conftest import Stubs, started
 from tests.store.builders import until
 
 CONNECTED = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'tenure-%'"
@@ -45,10 +45,8 @@ async def test_a_store_that_cannot_start_leaves_nothing_behind(dsn: str, databas
             return bool(await database.fetchval(CONNECTED) == 0)
 
         await until(nobody_is_connected, "its connections are closed")
-    running = Store(config)
-    await running.start()
-    assert urllib.request.urlopen(f"http://127.0.0.1:{admin_port}/livez", timeout=10).status == 200
-    await running.stop()
+    async with started(Store(config)):
+        assert urllib.request.urlopen(f"http://127.0.0.1:{admin_port}/livez", timeout=10).status == 200
 
 
 class Sparing:

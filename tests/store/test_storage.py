@@ -3,8 +3,8 @@
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any
 
@@ -14,10 +14,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 from taskstore.v1 import leases_pb2, tasks_pb2, types_pb2
 
-from store_service.config import Config
 from store_service.db import pool
-from store_service.server import Store
-from tests.conftest import Clock, Stubs, open_stubs
+from tests.conftest import Clock, Stubs, serving
 from tests.store.builders import (
     LOCK_TASK,
     LOCK_TENANT,
@@ -46,16 +44,7 @@ OpenStore = Callable[..., AbstractAsyncContextManager[Stubs]]
 @pytest.fixture
 def open_store(dsn: str) -> OpenStore:
     """Starts a store with settings of the test's own."""
-
-    @asynccontextmanager
-    async def start(**settings: Any) -> AsyncIterator[Stubs]:
-        running = Store(Config(dsn=dsn, port=0, admin_port=0, allow_test_clock=True, drain_seconds=1, **settings))
-        await running.start()
-        async with open_stubs(running) as stubs:
-            yield stubs
-        await running.stop()
-
-    return start
+    return partial(serving, dsn)
 
 
 async def cut_waiting(database: asyncpg.Connection) -> None:

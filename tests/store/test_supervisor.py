@@ -1,35 +1,28 @@
 """Stores that clean up by themselves: any number, and each tenant's trouble is its own. Source: contract, section 16."""
 
 import asyncio
-import contextlib
 import re
 import urllib.request
-from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import asyncpg
 import pytest
 
-from store_service.config import Config, ConfigError, read_config
+from store_service.config import ConfigError, read_config
 from store_service.model.shards import shard_of
 from store_service.server import Store
-from tests.conftest import Clock, Stubs
+from tests.conftest import Clock, Stubs, started, store_on
 from tests.store.builders import LOCK_TENANT, TENANT, blocked, create, get, holding, until
 from tests.store.retention import DAY, cleanup_lease, ended
 
 TENANTS = ("a", "b", "c", "d")
 
 
-@contextlib.asynccontextmanager
-async def cleaning(dsn: str, **settings: Any) -> AsyncIterator[Store]:
+def cleaning(dsn: str, **settings: Any) -> AbstractAsyncContextManager[Store]:
     """A store that looks all the time."""
-    config = {"port": 0, "admin_port": 0, "allow_test_clock": True, "drain_seconds": 20, "cleanup_scan_seconds": 0.05}
-    running = Store(Config(dsn=dsn, cleanup=True, **config | settings))
-    await running.start()
-    try:
-        yield running
-    finally:
-        await running.stop()
+    usual = {"cleanup": True, "drain_seconds": 20, "cleanup_scan_seconds": 0.05}
+    return started(store_on(dsn, **usual | settings))
 
 
 async def figures(store: Store) -> dict[str, float]:
@@ -197,12 +190,10 @@ def test_a_shard_that_is_none_of_the_shards_is_refused() -> None:
 
 async def test_the_figures_tell_what_is_to_be_removed_and_since_when(store: Stubs, clock: Clock, dsn: str) -> None:
     await some_of_each(store, clock)
-    running = Store(Config(dsn=dsn, port=0, admin_port=0, allow_test_clock=True, drain_seconds=2))
-    await running.start()
-    assert running._parts is not None
-    await running._parts.chores.look_at_what_is_over()
-    read = running._registry.get_sample_value
-    assert read("tenure_store_removable_tasks") == 12
-    assert DAY <= (read("tenure_store_removable_age_seconds") or 0) < DAY + 60
-    assert read("tenure_store_purges_waiting") == 0
-    await running.stop()
+    async with started(store_on(dsn)) as running:
+        assert running._parts is not None
+        await running._parts.chores.look_at_what_is_over()
+        read = running._registry.get_sample_value
+        assert read("tenure_store_removable_tasks") == 12
+        assert DAY <= (read("tenure_store_removable_age_seconds") or 0) < DAY + 60
+        assert read("tenure_store_purges_waiting") == 0

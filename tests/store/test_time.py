@@ -7,9 +7,7 @@ from typing import Any
 import asyncpg
 from taskstore.v1 import leases_pb2, tasks_pb2, types_pb2
 
-from store_service.config import Config
-from store_service.server import Store
-from tests.conftest import Clock, Stubs, open_stubs
+from tests.conftest import Clock, Stubs, serving
 from tests.store.builders import (
     LOCK_TASK,
     LOCK_TENANT,
@@ -111,15 +109,12 @@ async def test_a_task_that_kills_its_workers_before_their_first_word_fails_in_th
 
 
 async def test_the_crash_limit_is_the_operators(dsn: str, clock: Clock, database: asyncpg.Connection) -> None:
-    running = Store(Config(dsn=dsn, port=0, admin_port=0, allow_test_clock=True, max_crashes=0))
-    await running.start()
-    async with open_stubs(running) as store:
+    async with serving(dsn, max_crashes=0) as store:
         task = await create(store)
         await lose_worker(store, database, clock, lived=False)
         assert (await get(store, task.task_id)).state == types_pb2.TASK_STATE_QUEUED
         await lose_worker(store, database, clock, lived=True)
         assert (await get(store, task.task_id)).state == types_pb2.TASK_STATE_FAILED
-    await running.stop()
 
 
 async def test_work_past_its_deadline_fails_wherever_it_stands(

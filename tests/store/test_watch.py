@@ -10,13 +10,11 @@ import grpc
 import pytest
 from taskstore.v1 import leases_pb2, tasks_pb2, types_pb2
 
-from store_service.config import Config
 from store_service.db.tasks import TaskRows
 from store_service.model.limits import MIB
 from store_service.operations import watches
 from store_service.operations.watches import WATCH_POLL_SECONDS
-from store_service.server import Store
-from tests.conftest import Clock, Stubs, open_stubs
+from tests.conftest import Clock, Stubs, open_stubs, store_on
 from tests.store.builders import (
     TENANT,
     bring_along,
@@ -221,7 +219,7 @@ async def test_a_change_of_one_task_tells_nothing_of_the_others(store: Stubs) ->
 
 
 async def test_a_store_that_stops_ends_its_watches_at_once(dsn: str) -> None:
-    running = Store(Config(dsn=dsn, port=0, admin_port=0, allow_test_clock=True, drain_seconds=600))
+    running = store_on(dsn, drain_seconds=600)
     await running.start()
     async with open_stubs(running) as store:
         task = await create(store)

@@ -27,6 +27,7 @@ from store_service.server import Store
 from tests.bridge.client import TASKS, Answer, Client
 from tests.bridge.listening import listening
 from tests.bridge.test_reload import put
+from tests.conftest import started
 
 CALLERS: Final = 6
 ROUNDS: Final = 3
@@ -72,13 +73,11 @@ async def running_cell(folder: Path) -> AsyncIterator[Cell]:
     await asyncio.to_thread(postgres.start)
     try:
         await migrate(postgres.dsn)
-        store = Store(Config(dsn=postgres.dsn, port=0, admin_port=0, drain_seconds=2))
-        await store.start()
-        try:
-            async with working(f"127.0.0.1:{store.port}"):
-                yield Cell(postgres.dsn, f"127.0.0.1:{store.port}")
-        finally:
-            await store.stop()
+        async with (
+            started(Store(Config(dsn=postgres.dsn, port=0, admin_port=0, drain_seconds=2))) as store,
+            working(f"127.0.0.1:{store.port}"),
+        ):
+            yield Cell(postgres.dsn, f"127.0.0.1:{store.port}")
     finally:
         await asyncio.to_thread(postgres.stop)
 

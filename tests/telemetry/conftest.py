@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 from opentelemetry import trace
 
@@ -14,7 +13,8 @@ from mcp_bridge.config import Config as BridgeConfig
 from store_service.client import Context, SyncContext, ToolError, Worker
 from store_service.config import Config
 from store_service.server import Store
-from tests.bridge.client import Client
+from tests.bridge.client import Client, client_of
+from tests.conftest import started
 from tests.telemetry.spans import Kept
 
 ROUTES = """
@@ -38,10 +38,10 @@ async def kept() -> Kept:
 @pytest.fixture
 async def traced_store(dsn: str, kept: Kept) -> AsyncIterator[Store]:
     """A store with traces."""
-    running = Store(Config(dsn=dsn, port=0, admin_port=0, allow_test_clock=True, drain_seconds=2), traces=kept.traces("store"))
-    await running.start()
-    yield running
-    await running.stop()
+    async with started(
+        Store(Config(dsn=dsn, port=0, admin_port=0, allow_test_clock=True, drain_seconds=2), traces=kept.traces("store"))
+    ) as running:
+        yield running
 
 
 @pytest.fixture
@@ -50,11 +50,8 @@ async def user(traced_store: Store, kept: Kept, tmp_path: Path) -> AsyncIterator
     path = tmp_path / "routes.yaml"
     path.write_text(ROUTES)
     config = BridgeConfig(routes=str(path), port=0, admin_port=0, drain_seconds=0, store=f"127.0.0.1:{traced_store.port}")
-    bridge = Bridge(config, traces=kept.traces("bridge"))
-    await bridge.start()
-    async with aiohttp.ClientSession() as session:
-        yield Client(session, bridge.port)
-    await bridge.stop()
+    async with started(Bridge(config, traces=kept.traces("bridge"))) as bridge, client_of(bridge) as client:
+        yield client
 
 
 @pytest.fixture

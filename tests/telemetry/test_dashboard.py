@@ -9,11 +9,8 @@ from typing import Any
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from mcp_bridge.app import Bridge
-from mcp_bridge.config import Config as BridgeConfig
 from store_service.client import Context, Worker
-from store_service.config import Config
-from store_service.server import Store
+from tests.conftest import bridge_on, serving, started
 from tests.pair import ROOT
 from tests.telemetry.conftest import ROUTES
 
@@ -47,25 +44,20 @@ def queries() -> list[str]:
 async def test_every_series_that_graphs_and_alarms_look_at_is_exported_by_a_running_service(dsn: str, tmp_path: Path) -> None:
     archive = tmp_path / "archive"
     archive.mkdir()
-    store = Store(
-        Config(dsn=dsn, port=0, admin_port=0, allow_test_clock=True, drain_seconds=1, cleanup=True, archive=str(archive))
-    )
-    await store.start()
     (tmp_path / "routes.yaml").write_text(ROUTES)
-    address = f"127.0.0.1:{store.port}"
-    bridge = Bridge(BridgeConfig(routes=str(tmp_path / "routes.yaml"), port=0, admin_port=0, drain_seconds=0, store=address))
-    await bridge.start()
-    worker = Worker(address, admin_port=0)
+    async with (
+        serving(dsn, cleanup=True, archive=str(archive)) as store,
+        started(bridge_on(tmp_path / "routes.yaml", store=store.address)) as bridge,
+    ):
+        worker = Worker(store.address, admin_port=0)
 
-    @worker.workflow("two")
-    async def two(_: Context, args: dict[str, Any]) -> dict[str, Any]:
-        return args
+        @worker.workflow("two")
+        async def two(_: Context, args: dict[str, Any]) -> dict[str, Any]:
+            return args
 
-    async with worker:
-        assert worker.admin_port is not None
-        kinds = exported(store.admin_port, bridge.admin_port, worker.admin_port)
-    await bridge.stop()
-    await store.stop()
+        async with worker:
+            assert worker.admin_port is not None
+            kinds = exported(store.admin_port, bridge.admin_port, worker.admin_port)
     asked = {name for query in queries() for name in re.findall(r"\btenure_[a-z_]+", query)}
     assert len(asked) > 25
     assert asked - samples(kinds) == set()

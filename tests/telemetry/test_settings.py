@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 
 from mcp_bridge.app import Bridge
 from mcp_bridge.client import TaskClient
 from mcp_bridge.config import Config as BridgeConfig
 from store_service.telemetry.traces import Traces, make_provider
-from tests.bridge.client import Client
+from tests.bridge.client import client_of
 from tests.bridge.fake_store import FakeTaskStore
+from tests.conftest import started
 from tests.pair import ROOT, Pair
 from tests.telemetry.collector import Collector
 
@@ -98,12 +98,10 @@ async def test_where_opentelemetry_is_told_to_do_nothing_calls_go_on_as_without(
     (tmp_path / "routes.yaml").write_text(ROUTES)
     fake, config = FakeTaskStore(), BridgeConfig(routes=str(tmp_path / "routes.yaml"), port=0, admin_port=0, drain_seconds=0)
     bridge = Bridge(config, connect=lambda _: fake, traces=Traces(make_provider("bridge")))
-    await bridge.start()
     parent = f"00-{'a' * 32}-{'b' * 16}-01"
-    async with aiohttp.ClientSession() as session:
+    async with started(bridge), client_of(bridge) as client:
         for sent in ({}, {"traceparent": parent}):
-            assert (await Client(session, bridge.port).call("t", tasks=True, meta_members=sent)).status == 200
-    await bridge.stop()
+            assert (await client.call("t", tasks=True, meta_members=sent)).status == 200
     assert [one.contract.trace_parent for one in fake.created] == ["", parent]
 
 

@@ -10,12 +10,11 @@ from typing import Final
 
 from taskstore.v1 import tasks_pb2
 
-from mcp_bridge.app import Bridge
-from mcp_bridge.config import Config
 from store_service.client import StoreError
 from store_service.client.task_watch import Following, Snapshot, Told
 from tests.bridge.client import headers_for
 from tests.bridge.fake_store import FakeTaskStore
+from tests.conftest import bridge_on, started
 from tests.security.fuzz.figures import Figures, Run
 from tests.security.fuzz.json_bodies import JsonBodies
 
@@ -111,9 +110,7 @@ async def fuzz_bridge(run: Run) -> Figures:
     with tempfile.TemporaryDirectory() as folder:
         routes = Path(folder) / "routes.yaml"
         routes.write_text(_ROUTES)
-        bridge = Bridge(Config(routes=str(routes), port=0, admin_port=0, drain_seconds=0), connect=lambda _: fake)
-        await bridge.start()
-        try:
+        async with started(bridge_on(routes, fake=fake)) as bridge:
             async with asyncio.TaskGroup() as group:
                 numbers = iter(range(run.warmup))
                 for _ in range(CONNECTIONS):
@@ -125,8 +122,6 @@ async def fuzz_bridge(run: Run) -> Figures:
                     group.create_task(_send(run, fake, bodies, bridge.port, numbers))
             await fake.refresh()
             return await run.end()
-        finally:
-            await bridge.stop()
 
 
 async def _send(run: Run, fake: QuickStore, bodies: JsonBodies, port: int, numbers: Iterator[int]) -> None:

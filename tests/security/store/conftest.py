@@ -2,7 +2,8 @@
 
 import contextlib
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,10 @@ from cryptography import x509
 
 from store_service.client.channel import open_channel
 from store_service.client.tls import Tls
-from store_service.config import Config
 from store_service.dev_certs import DOMAIN, Authority, make_authority
 from store_service.rpc.policy import Permission
 from store_service.server import Store
-from tests.conftest import Stubs, stubs_on
+from tests.conftest import Stubs, started, store_on, stubs_on
 
 EVERYTHING = {str(permission): ["*"] for permission in Permission}
 POLICY = f"""
@@ -63,18 +63,12 @@ async def guarded(dsn: str, tmp_path: Path) -> AsyncIterator[Guarded]:
     authority = make_authority(tmp_path)
     authority.issue(tmp_path, "store", [x509.DNSName("localhost")])
     (tmp_path / "policy.yaml").write_text(POLICY)
-    async with serving(dsn, tmp_path, tls_client_ca=str(tmp_path / "ca.crt")) as store:
+    async with guarding(dsn, tmp_path, tls_client_ca=str(tmp_path / "ca.crt")) as store:
         yield Guarded(f"localhost:{store.port}", tmp_path, authority)
 
 
-@contextlib.asynccontextmanager
-async def serving(dsn: str, folder: Path, **settings: str) -> AsyncIterator[Store]:
+def guarding(dsn: str, folder: Path, **settings: str) -> AbstractAsyncContextManager[Store]:
     """A store with TLS and this folder's policy."""
-    config = Config(dsn=dsn, host="localhost", port=0, admin_port=0, allow_test_clock=True, drain_seconds=2)
     files = {"tls_certificate": "store.crt", "tls_key": "store.key", "policy": "policy.yaml"}
-    store = Store(replace(config, **{name: str(folder / file) for name, file in files.items()}, **settings))  # type: ignore[arg-type]
-    await store.start()
-    try:
-        yield store
-    finally:
-        await store.stop()
+    paths = {name: str(folder / file) for name, file in files.items()}
+    return started(store_on(dsn, host="localhost", **paths, **settings))

@@ -12,9 +12,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from store_service.client.channel import _OPTIONS, open_channel
-from store_service.config import Config
-from store_service.server import SERVER_OPTIONS, Store
-from tests.conftest import Stubs, stubs_on
+from store_service.server import SERVER_OPTIONS
+from tests.conftest import Stubs, started, store_on, stubs_on
 from tests.store.builders import create, new_task
 
 PATIENCE_SECONDS = 60
@@ -72,14 +71,15 @@ async def counting(port: int) -> AsyncIterator[tuple[int, list[asyncio.StreamWri
 
 @pytest.mark.row("G8")
 async def test_a_connection_that_is_old_is_replaced_and_no_call_notices(dsn: str) -> None:
-    running = Store(Config(dsn=dsn, port=0, admin_port=0, allow_test_clock=True, drain_seconds=2, max_connection_age_seconds=1))
-    await running.start()
-    async with counting(running.port) as (port, connections), open_channel(f"127.0.0.1:{port}") as channel:
+    async with (
+        started(store_on(dsn, max_connection_age_seconds=1)) as running,
+        counting(running.port) as (port, connections),
+        open_channel(f"127.0.0.1:{port}") as channel,
+    ):
         stubs = stubs_on(channel, address="", admin_port=0)
         async with asyncio.timeout(PATIENCE_SECONDS):
             while len(connections) < 3:
                 await create(stubs)
-    await running.stop()
 
 
 @pytest.mark.row("G10")

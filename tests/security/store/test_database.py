@@ -8,12 +8,10 @@ import grpc
 import pytest
 from taskstore.v1 import budgets_pb2, retention_pb2, tasks_pb2, tenants_pb2, types_pb2
 
-from store_service.config import Config
 from store_service.db.migrate import SchemaError, check_schema
 from store_service.db.pool import SETTINGS
 from store_service.db.queries import Queries
-from store_service.server import Store
-from tests.conftest import Clock, Stubs, open_stubs
+from tests.conftest import Clock, Stubs, serving
 from tests.store.budgets import Amounts, set_budget
 from tests.store.builders import checkpoint, complete, create_and_lease, set_policy
 
@@ -166,11 +164,8 @@ async def test_with_the_tenant_taken_out_of_every_query_no_tenant_sees_another(
         return mutated
 
     monkeypatch.setattr(Queries, "__getitem__", without_tenant)
-    mutant = Store(Config(dsn=dsn, port=0, admin_port=0, allow_test_clock=True, drain_seconds=2))
-    await mutant.start()
-    async with open_stubs(mutant) as stubs:
+    async with serving(dsn) as stubs:
         await no_tenant_sees_another(stubs, tasks)
-    await mutant.stop()
     assert wrong.keys() >= {
         *("get_tasks", "list_tasks", "list_all_tasks", "list_task_history", "list_checkpoints", "is_task", "get_signal"),
         *("get_tenant", "list_signals", "list_signals_of_task"),

@@ -14,9 +14,8 @@ from cryptography import x509
 from store_service.config import Config
 from store_service.dev_certs import make_authority
 from store_service.doctor import examine
-from store_service.server import Store
 from store_service.telemetry.findings import Verdict
-from tests.conftest import open_stubs
+from tests.conftest import serving
 from tests.store.builders import claim, new_task
 
 _SSL_REQUEST = struct.pack("!II", 8, 80877103)
@@ -81,12 +80,9 @@ def certificates(tmp_path: Path) -> Path:
 async def test_the_store_speaks_to_its_database_through_tls(dsn: str, certificates: Path) -> None:
     async with in_front_of(dsn, certificates / "database.crt") as (port, began):
         address = _address(dsn, port, certificates / "ca.crt")
-        store = Store(Config(dsn=address, port=0, admin_port=0, allow_test_clock=True))
-        await store.start()
-        async with open_stubs(store) as stubs:
+        async with serving(address) as stubs:
             created = await stubs.tasks.CreateTask(new_task())
             leased = await stubs.leases.LeaseTasks(claim())
-        await store.stop()
     assert [one.lease.task_id for one in leased.tasks] == [created.task.task_id]
     assert set(began) == {_SSL_REQUEST}  # the pool's connections and the one that listens
 

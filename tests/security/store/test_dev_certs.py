@@ -5,13 +5,12 @@ from typing import Any
 
 import pytest
 
-from mcp_bridge.app import Bridge
 from mcp_bridge.client import TaskClient
-from mcp_bridge.config import Config as BridgeConfig
 from store_service.__main__ import main
 from store_service.client import Context, Tls, Worker
 from store_service.config import read_config
 from store_service.server import Store
+from tests.conftest import bridge_on, started
 
 ROUTES = """
 version: 1
@@ -28,34 +27,21 @@ async def test_a_call_goes_through_the_whole_pair_encrypted(
     assert main(["dev-certs", str(tmp_path / "certs")]) == 0
     printed = [line.removeprefix("export ").split("=") for line in capsys.readouterr().out.splitlines()]
     fixed = {"TENURE_STORE_DSN": dsn, "TENURE_STORE_PORT": "0", "TENURE_STORE_ADMIN_PORT": "0"}
-    store = Store(read_config({**fixed, **dict(printed), "TENURE_STORE_ALLOW_TEST_CLOCK": "true"}))
-    await store.start()
-    certs, address = tmp_path / "certs", f"localhost:{store.port}"
-    (tmp_path / "routes.yaml").write_text(ROUTES)
-    files = {"store_ca": "ca.crt", "store_certificate": "bridge.crt", "store_key": "bridge.key"}
-    bridge = Bridge(
-        BridgeConfig(
-            routes=str(tmp_path / "routes.yaml"),
-            port=0,
-            admin_port=0,
-            store=address,
-            store_ca=str(certs / files["store_ca"]),
-            store_certificate=str(certs / files["store_certificate"]),
-            store_key=str(certs / files["store_key"]),
-        )
-    )
-    await bridge.start()
-    tls = Tls(ca=certs / "ca.crt", certificate=certs / "worker.crt", key=certs / "worker.key")
-    worker = Worker(address, tls=tls, name="worker")
+    async with started(Store(read_config({**fixed, **dict(printed), "TENURE_STORE_ALLOW_TEST_CLOCK": "true"}))) as store:
+        certs, address = tmp_path / "certs", f"localhost:{store.port}"
+        (tmp_path / "routes.yaml").write_text(ROUTES)
+        files = {"store_ca": "ca.crt", "store_certificate": "bridge.crt", "store_key": "bridge.key"}
+        shown = {name: str(certs / file) for name, file in files.items()}
+        async with started(bridge_on(tmp_path / "routes.yaml", store=address, **shown)) as bridge:
+            tls = Tls(ca=certs / "ca.crt", certificate=certs / "worker.crt", key=certs / "worker.key")
+            worker = Worker(address, tls=tls, name="worker")
 
-    @worker.workflow("hello")
-    async def hello(ctx: Context, args: dict[str, Any]) -> str:
-        return "hello"
+            @worker.workflow("hello")
+            async def hello(ctx: Context, args: dict[str, Any]) -> str:
+                return "hello"
 
-    async with worker, TaskClient(f"http://127.0.0.1:{bridge.port}/mcp") as client:
-        result = await client.call_tool("hello", {})
-    await bridge.stop()
-    await store.stop()
+            async with worker, TaskClient(f"http://127.0.0.1:{bridge.port}/mcp") as client:
+                result = await client.call_tool("hello", {})
     assert result.text == "hello"
 
 

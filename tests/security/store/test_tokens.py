@@ -14,7 +14,7 @@ from joserfc.jwk import ECKey, OctKey, RSAKey
 from store_service import watched_file
 from store_service.client import StoreError, TaskStore, Tls
 from store_service.dev_certs import make_authority
-from tests.security.store.conftest import serving
+from tests.security.store.conftest import guarding
 from tests.store.builders import new_task
 
 ISSUER = "https://kubernetes.default.svc"
@@ -41,7 +41,7 @@ async def address(dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         f"version: 1\ncallers:\n  - {{identity: '{SUBJECT}', role: bridge, tenants: ['*']}}\n"
     )
     publish(tmp_path, KEY)
-    async with serving(dsn, tmp_path, token_keys=str(tmp_path / "jwks.json"), token_issuer=ISSUER) as store:
+    async with guarding(dsn, tmp_path, token_keys=str(tmp_path / "jwks.json"), token_issuer=ISSUER) as store:
         yield f"localhost:{store.port}"
 
 

@@ -13,11 +13,9 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from taskstore.v1 import retention_pb2, tasks_pb2
 
-from store_service.config import Config
 from store_service.db import pool
 from store_service.rpc import status
-from store_service.server import Store
-from tests.conftest import Stubs, open_stubs
+from tests.conftest import Stubs, serving
 from tests.descriptors import READS, methods
 from tests.store.budgets import Amounts, set_budget
 from tests.store.builders import Refused, blocked, create, get, holding, until
@@ -87,9 +85,7 @@ async def requests(store: Stubs, database: asyncpg.Connection) -> dict[str, Mess
 async def test_a_method_whose_connection_is_cut_says_whether_it_may_have_been_applied(
     dsn: str, database: asyncpg.Connection, requests: dict[str, Message]
 ) -> None:
-    running = Store(Config(dsn=dsn, port=0, admin_port=0, allow_test_clock=True, drain_seconds=2, pool_size=100))
-    await running.start()
-    async with open_stubs(running) as store, holding(dsn, LOCK_EVERYTHING):
+    async with serving(dsn, pool_size=100) as store, holding(dsn, LOCK_EVERYTHING):
         calls = {method: asyncio.ensure_future(refused(store, method, request)) for method, request in requests.items()}
 
         async def all_are_answered() -> bool:
@@ -97,7 +93,6 @@ async def test_a_method_whose_connection_is_cut_says_whether_it_may_have_been_ap
             return all(call.done() for call in calls.values())
 
         await until(all_are_answered, "every call is answered")
-    await running.stop()
     for method, call in calls.items():
         check(await call, "STORAGE_UNAVAILABLE" if method in READS else "OUTCOME_UNKNOWN")
 
@@ -107,15 +102,12 @@ async def test_a_method_that_gets_no_connection_says_that_the_server_is_overload
 ) -> None:
     short = functools.partial(pool.open_database, acquire_seconds=0.3)
     monkeypatch.setattr("store_service.server.open_database", short)
-    running = Store(Config(dsn=dsn, port=0, admin_port=0, allow_test_clock=True, drain_seconds=2, pool_size=2))
-    await running.start()
-    async with open_stubs(running) as store:
+    async with serving(dsn, pool_size=2) as store:
         task_id = (await create(store, workflow="probe")).task_id
         async with holding(dsn, LOCK_EVERYTHING):
             hogs = [asyncio.ensure_future(get(store, task_id)) for _ in range(2)]
             await blocked(database, count=2)
             refusals = await asyncio.gather(*(refused(store, method, request) for method, request in requests.items()))
         await asyncio.gather(*hogs)
-    await running.stop()
     for refusal in refusals:
         check(refusal, "OVERLOADED")
