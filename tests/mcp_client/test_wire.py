@@ -1,5 +1,6 @@
 """What goes into headers comes out of them as the bridge reads it; events are events however they are cut."""
 
+import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -80,7 +81,7 @@ def test_a_value_that_only_looks_like_an_annotation_is_none() -> None:
     assert follow({"type": "object", "properties": {"a": {"enum": [{"x-mcp-header": "A"}]}}}) == {}
 
 
-@given(st.lists(st.text("ab\u00e9 ", min_size=1), max_size=5), st.sampled_from(["\n", "\r\n"]), st.integers(1, 7))
+@given(st.lists(st.text("ab\u00e9 ", min_size=1), max_size=5), st.sampled_from(["\n", "\r\n", "\r"]), st.integers(1, 7))
 def test_events_are_whole_however_they_are_cut(texts: list[str], end: str, size: int) -> None:
     written = "".join(f": hush{end}event: message{end}data: {text}{end}{end}" for text in texts).encode()
     reader = EventReader(event_bytes=1000)
@@ -92,6 +93,19 @@ def test_an_event_of_several_lines_is_joined_and_one_that_is_too_large_refused()
     assert EventReader(event_bytes=99).feed(b"data: {\ndata:}\n\n") == [b"{\n}"]
     with pytest.raises(EventStreamError):
         EventReader(event_bytes=10).feed(b"data: 0123456789")
+    with pytest.raises(EventStreamError):
+        EventReader(event_bytes=10).feed(b"data:\n" * 11)
+
+
+def test_the_time_that_a_large_event_takes_grows_as_it_does() -> None:
+    def seconds(pieces: int) -> float:
+        reader, started = EventReader(event_bytes=2**20), time.process_time()
+        for _ in range(pieces):
+            reader.feed(b"x" * 64)
+        return time.process_time() - started
+
+    small, large = (min(seconds(pieces) for _ in range(3)) for pieces in (250, 2_000))
+    assert large < 24 * small, "eight times as much, not sixty-four"
 
 
 def snapshot(**members: Any) -> TaskSnapshot:
