@@ -22,7 +22,8 @@ class TransportError(ClientError):
         """The HTTP status, if there was one."""
         self.is_unknown = is_unknown
         self.challenge = challenge
-        """See ProtocolFailure."""
+        """See ProtocolFailure, here and below."""
+        self.retry_after_seconds: float | None = None
 
 
 class ProtocolFailure(ClientError):  # noqa: N818 (it is an answer)
@@ -38,6 +39,8 @@ class ProtocolFailure(ClientError):  # noqa: N818 (it is an answer)
         self.status = status
         self.challenge = challenge
         """`WWW-Authenticate`, if there was one: where tokens come from, and the scopes that one must have."""
+        self.retry_after_seconds: float | None = None
+        """`Retry-After`, if there was one: how long the server asks not to be asked again."""
 
 
 class HandleExpired(ClientError):  # noqa: N818 (it says what happened)

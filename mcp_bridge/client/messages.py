@@ -1,6 +1,6 @@
 """What goes over the wire, typed. Unknown members are ignored, integers of any size are kept."""
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal, Self
 
 import msgspec
@@ -57,6 +57,12 @@ class TaskSnapshot(Struct, frozen=True, rename="camel"):
     result: ToolResult | None = None
     error: TaskFault | None = None
 
+    def __post_init__(self) -> None:
+        """Times that name no zone are taken for UTC, so that they can be compared."""
+        for name in ("created_at", "last_updated_at"):
+            if (time := getattr(self, name)).tzinfo is None:
+                msgspec.structs.force_setattr(self, name, time.replace(tzinfo=UTC))
+
     @property
     def is_terminal(self) -> bool:
         """Whether the task has ended."""
@@ -64,8 +70,11 @@ class TaskSnapshot(Struct, frozen=True, rename="camel"):
 
     @property
     def expires_at(self) -> datetime | None:
-        """When the handle ends, by the server's clock, unless the task lives on."""
-        return None if self.ttl_ms is None else self.created_at + timedelta(milliseconds=self.ttl_ms)
+        """When the handle ends, by the server's clock, unless the task lives on; None is without end, or past all dates."""
+        try:
+            return None if self.ttl_ms is None else self.created_at + timedelta(milliseconds=self.ttl_ms)
+        except OverflowError:
+            return None
 
 
 class ResultMeta(Struct, frozen=True):
@@ -127,6 +136,12 @@ class Discovery(Struct, frozen=True, rename="camel"):
     capabilities: dict[str, Any]
     instructions: str | None = None
     meta: dict[str, Any] = msgspec.field(name="_meta", default_factory=dict)
+
+
+class ResultKind(Struct, rename="camel"):
+    """Of which kind a result is. Without `resultType` it is complete."""
+
+    result_type: str = "complete"
 
 
 class Outcome(Struct, rename="camel"):

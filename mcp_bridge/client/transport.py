@@ -76,13 +76,10 @@ class OutOfTime(Exception):  # noqa: N818 (it carries the failure)
 class _Repeatable(Exception):  # noqa: N818 (it carries the failure)
     """An attempt failed in a way that another one may not."""
 
-    def __init__(
-        self, failure: TransportError | ProtocolFailure, *, may_be_done: bool, after_seconds: float | None = None
-    ) -> None:
+    def __init__(self, failure: TransportError | ProtocolFailure, *, may_be_done: bool) -> None:
         super().__init__(str(failure))
         self.failure = failure
         self.may_be_done = may_be_done
-        self.after_seconds = after_seconds
 
 
 def write_request(
@@ -139,7 +136,7 @@ class Transport:
             try:
                 return await self._attempt(request, until)
             except _Repeatable as trouble:
-                pause = max(self._policy.backoff(attempt), trouble.after_seconds or 0)
+                pause = max(self._policy.backoff(attempt), trouble.failure.retry_after_seconds or 0)
                 if trouble.may_be_done and not request.is_idempotent and time.monotonic() < until:
                     raise trouble.failure from None
                 if time.monotonic() + pause >= until:
@@ -209,7 +206,8 @@ class Transport:
                 aclosing(self._read(response)) as messages,
             ):
                 async for message in messages:
-                    if message.method is None and message.id not in (request_id, None):
+                    is_nameless = message.id is None and message.error is not None  # of a request that could not be read
+                    if message.method is None and message.id != request_id and not is_nameless:
                         raise TransportError("the answer is that of another request", is_unknown=True)
                     yield message
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
@@ -249,8 +247,8 @@ class Transport:
                 return
             failure = _failure(message.error, response.status, challenge)
         if response.status in _AWAY:
-            after = _retry_after(response.headers.get("Retry-After", ""))
-            raise _Repeatable(failure, may_be_done=response.status not in _NOT_DONE, after_seconds=after)
+            failure.retry_after_seconds = _retry_after(response.headers.get("Retry-After", ""))
+            raise _Repeatable(failure, may_be_done=response.status not in _NOT_DONE)
         raise failure
 
 
@@ -287,8 +285,8 @@ def _speaks_ours(failure: ProtocolFailure) -> bool:
 
 def _retry_after(text: str) -> float | None:
     """The seconds that `Retry-After` asks for, written as a number or as a date."""
-    with contextlib.suppress(ValueError):
-        return max(0.0, float(int(text)))
-    with contextlib.suppress(ValueError, TypeError):
+    if text.isascii() and text.isdigit():
+        return float(text)
+    with contextlib.suppress(ValueError, TypeError, OverflowError):
         return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
     return None

@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from mcp_bridge.client import (
     ClientError,
@@ -26,6 +27,7 @@ from tests.mcp_client.conftest import QUICK
 from tests.mcp_client.fake_server import (
     TASK_ID,
     Answer,
+    Asked,
     FakeServer,
     asks,
     cut,
@@ -68,6 +70,39 @@ async def test_an_answer_of_no_known_kind_is_not_guessed_at(fake: FakeServer, an
     async with TaskClient(fake.url, policy=QUICK) as client:
         with pytest.raises(TransportError):
             await client.call_tool_outcome("work")
+
+
+@pytest.mark.parametrize("kind", ["surprise", "input_required", "task"])
+async def test_a_short_request_is_not_answered_by_a_result_of_another_kind(fake: FakeServer, kind: str) -> None:
+    fake.answers |= {
+        "tools/list": [tools({"name": "work"}, resultType=kind)],
+        "server/discover": [{"supportedVersions": [], "capabilities": {}, "resultType": kind}],
+        "tasks/cancel": [{"resultType": kind}],
+    }
+    async with TaskClient(fake.url, policy=QUICK) as client:
+        for asking in (client.list_tools(), client.discover(), client.cancel_task(TaskHandle(TASK_ID, fake.url))):
+            with pytest.raises(TransportError, match=kind):
+                await asking
+
+
+async def test_a_result_without_the_id_of_its_request_is_none(fake: FakeServer) -> None:
+    async def nameless(_request: web.Request, _asked: Asked) -> web.StreamResponse:
+        return web.json_response({"jsonrpc": "2.0", "result": text("whose?")})
+
+    fake.answers["tools/call"] = [nameless]
+    async with TaskClient(fake.url, policy=QUICK) as client:
+        with pytest.raises(TransportError, match="another request"):
+            await client.call_tool("work")
+
+
+@pytest.mark.parametrize("after", ["9" * 400, "-1", "soon", "Fri, 31 Dec 99999 23:59:59 GMT"])
+async def test_whatever_a_server_asks_for_by_retry_after_is_no_fault_of_ours(fake: FakeServer, after: str) -> None:
+    fake.answers["tools/call"] = [error(42900, "slower", status=429, Retry_After=after), text("done")]
+    async with TaskClient(fake.url, policy=QUICK) as client:
+        try:
+            assert (await client.call_tool("work", deadline=timedelta(seconds=30))).text == "done"
+        except DeadlineExceeded:
+            assert after.startswith("9")
 
 
 async def test_every_request_tells_version_capabilities_and_headers(fake: FakeServer) -> None:

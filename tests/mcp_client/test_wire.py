@@ -160,3 +160,19 @@ def test_times_are_read_with_their_zone() -> None:
     )
     assert read.expires_at == datetime(2026, 1, 1, 0, 0, 2, tzinfo=UTC)
     assert read.created_at.utcoffset() == timedelta(0)
+
+
+@pytest.mark.parametrize("ttl_ms", [2**53 - 1, -(2**53) + 1, 10**400])
+def test_a_handle_past_all_dates_is_one_without_end(ttl_ms: int) -> None:
+    assert Policy().poll_pause(snapshot(ttl_ms=ttl_ms, poll_interval_ms=1_000), left_seconds=1e9) >= 1.0
+
+
+def test_times_without_a_zone_are_those_of_utc() -> None:
+    bare, zoned = (snapshot_at(f"2026-01-01T00:00:00{zone}") for zone in ("", "Z"))
+    assert bare == zoned
+    assert bare.expires_at == datetime(2026, 1, 1, 0, 0, 1, tzinfo=UTC)
+
+
+def snapshot_at(time: str) -> TaskSnapshot:
+    members = {"taskId": "t", "status": "working", "createdAt": time, "lastUpdatedAt": time, "ttlMs": 1000}
+    return msgspec.json.decode(msgspec.json.encode(members), type=TaskSnapshot)
