@@ -1,9 +1,10 @@
 """One server's methods, each as one request: what is asked, and what its answers mean."""
 
 import asyncio
+import contextlib
+import logging
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import msgspec
@@ -18,6 +19,7 @@ from mcp_bridge.wire.mcp import WHY
 
 T = TypeVar("T")
 
+_MOST_TTL_MS = 86_400_000
 _ALSO_COMPLETE = frozenset((("tasks/get", "task"),))
 """The extension's own examples call a task so that is looked at, though its text does not."""
 
@@ -69,8 +71,8 @@ class Endpoint:
     async def checked(self, result: ToolResult, name: str | None, until: float) -> ToolResult:
         """The result, if it keeps to its tool's output schema. Raises InvalidResult."""
         if name is not None:
-            tools = self._tools or await self.list_tools(until)
-            if (tool := tools.find(name)) is not None:
+            tool = await self.find_tool(name, until)
+            if tool is not None:
                 tool.check(result)
         return result
 
@@ -79,25 +81,40 @@ class Endpoint:
         self._tools = None
 
     async def find_tool(self, name: str, until: float) -> ListedTool | None:
-        """The tool as it was listed; None where it is not listed. Raises ToolRefused."""
+        """The tool as it was listed; None where it is not listed. What was listed too long ago is listed again, and serves
+        on where that fails. Raises ToolRefused."""
         tools = self._tools
-        if tools is None or time.monotonic() >= self._tools_until:
+        if tools is None:
             tools = await self.list_tools(until)
+        elif time.monotonic() >= self._tools_until:
+            with contextlib.suppress(ProtocolFailure, TransportError):
+                tools = await self.list_tools(None)
         return tools.find(name)
 
     async def list_tools(self, until: float | None) -> Tools:
-        """All pages of the tools, kept for the next calls."""
+        """All pages of the tools, kept for the next calls. Where the list changes meanwhile, it is read once more."""
         found: list[Tool] = []
         params: dict[str, Any] = {}
+        may_have_changed = True
         for _ in range(self._policy.pages):
-            page = read(await self.ask("tools/list", params, until), ToolPage)
+            try:
+                page = read(await self.ask("tools/list", params, until), ToolPage)
+            except ProtocolFailure as failure:
+                if failure.code != INVALID_PARAMS or not params or not may_have_changed:
+                    raise
+                found, params, may_have_changed = [], {}, False  # a cursor that was given out is none any more
+                continue
             found += page.tools
             if page.next_cursor is None:
-                self._tools = Tools.read(found)
-                self._tools_until = time.monotonic() + max(page.ttl_ms / 1000, self._policy.tools_seconds)
-                return self._tools
+                return self._keep(Tools.read(found), min(page.ttl_ms, _MOST_TTL_MS) / 1000)
             params = {"cursor": page.next_cursor}
         raise TransportError(f"there are more than {self._policy.pages} pages of tools")
+
+    def _keep(self, tools: Tools, seconds: float) -> Tools:
+        self._tools, self._tools_until = tools, time.monotonic() + max(seconds, self._policy.tools_seconds)
+        for name, reason in tools.refused.items():
+            logging.getLogger(__name__).warning("the tool %r is left out: %r", name, reason)
+        return tools
 
     async def ask(self, method: str, params: Mapping[str, Any], until: float | None = None) -> bytes:
         """The result of a short request, which may be repeated: until `until`, or as long as the policy allows for one."""
@@ -115,7 +132,7 @@ class Endpoint:
         return result
 
 
-@asynccontextmanager
+@contextlib.asynccontextmanager
 async def within(until: float, handle: TaskHandle | None = None) -> AsyncIterator[None]:
     """Ends what is done inside at the deadline. Raises DeadlineExceeded."""
     message = "the deadline came before the answer" if handle is None else f"task {handle.task_id} goes on"

@@ -1,6 +1,7 @@
 """A call comes to a result or to a task, never guessed; what may be repeated is, what may not is not."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -229,6 +230,25 @@ async def test_results_keep_to_the_output_schema(fake: FakeServer) -> None:
             await client.call_tool("work")
 
 
+async def test_a_result_is_checked_by_the_tools_of_today_and_by_those_of_before_where_they_cannot_be_read(
+    fake: FakeServer,
+) -> None:
+    def listing(name: str) -> dict[str, Any]:
+        return tools({"name": "work", "outputSchema": {"type": "object", "required": [name]}}, ttlMs=0)
+
+    away = error(50300, "away", status=503, Retry_After="60")
+    fake.answers["tools/list"] = [listing("a"), listing("b"), away]
+    fake.answers["tasks/get"] = [
+        task("completed", result=text("", structuredContent={name: 1}), resultType="complete") for name in ("a", "b", "b", "a")
+    ]
+    handle = TaskHandle(TASK_ID, fake.url, "work")
+    async with TaskClient(fake.url, policy=replace(QUICK, tools_seconds=0, request_seconds=0.1)) as client:
+        for name in ("a", "b", "b"):
+            assert (await client.wait_task(handle)).structured_content == {name: 1}
+        with pytest.raises(InvalidResult, match='"b" is a required'):
+            await client.wait_task(handle)
+
+
 async def test_all_pages_of_tools_are_read_and_a_bad_one_is_set_apart(fake: FakeServer) -> None:
     bad = {"type": "object", "properties": {"a": {"type": "object", "x-mcp-header": "A"}}}
     fake.answers["tools/list"] = [
@@ -241,6 +261,26 @@ async def test_all_pages_of_tools_are_read_and_a_bad_one_is_set_apart(fake: Fake
             await client.call_tool("bad")
     assert [asked.params.get("cursor") for asked in fake.of("tools/list")] == [None, "2"]
     assert not fake.of("tools/call")
+
+
+async def test_whoever_leaves_out_a_tool_says_which_and_why(fake: FakeServer, caplog: pytest.LogCaptureFixture) -> None:
+    fake.answers["tools/list"] = [tools({"name": "bad\n", "inputSchema": {"type": "object", "x-mcp-header": "X"}})]
+    async with TaskClient(fake.url, policy=QUICK) as client:
+        assert await client.list_tools() == []
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert "'bad\\n'" in record.getMessage()
+    assert "x-mcp-header" in record.getMessage()
+
+
+async def test_a_list_that_changes_between_its_pages_is_read_once_more(fake: FakeServer) -> None:
+    bad = error(-32602, "Invalid params: cursor", status=400)
+    fake.answers["tools/list"] = [tools({"name": "old"}, nextCursor=""), bad, tools({"name": "new"}, nextCursor="a"), bad]
+    async with TaskClient(fake.url, policy=QUICK) as client:
+        with pytest.raises(ProtocolFailure, match="cursor"):
+            await client.list_tools()
+        fake.answers["tools/list"] = [tools({"name": "old"}, nextCursor=""), bad, tools({"name": "new"})]
+        assert [tool.name for tool in await client.list_tools()] == ["new"]
 
 
 async def test_tools_that_changed_are_read_anew_once(fake: FakeServer) -> None:
