@@ -19,7 +19,7 @@ from store_service.model.budgets import (
 from store_service.model.limits import check_name, check_page, check_range
 from store_service.model.refusals import invalid
 from store_service.operations.budgets import Budgets
-from store_service.rpc.reading import read_lease
+from store_service.rpc.lease_reading import read_lease
 from store_service.rpc.writing import to_time
 
 Context = grpc.aio.ServicerContext[Any, Any]

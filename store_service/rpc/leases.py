@@ -14,7 +14,8 @@ from store_service.operations.budgets import Budgets
 from store_service.operations.leases import Leases
 from store_service.operations.waits import Waits
 from store_service.rpc import budgets as budget_messages
-from store_service.rpc import reading, writing
+from store_service.rpc import lease_reading as reading
+from store_service.rpc import writing
 from store_service.rpc.calls import run_each
 from store_service.rpc.status import to_status
 
