@@ -2,12 +2,20 @@
 
 import asyncio
 import json
+import re
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+import urllib.request
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 
-from tests.bridge.client import PREFIX, TASKS, headers_for, meta
+from taskstore.v1 import types_pb2
+
+from mcp_bridge.app import Bridge
+from tests.bridge.client import PREFIX, TASKS, Client, headers_for, meta
+from tests.conftest import Stubs, bridge_on, started
+from tests.store.builders import claim
 
 SUBSCRIPTION_ID = PREFIX + "subscriptionId"
 PATIENCE_SECONDS = 30
@@ -102,3 +110,85 @@ async def listening(
         writer.close()
         with suppress(OSError):
             await writer.wait_closed()
+
+
+ASKS = {**TASKS, "elicitation": {}}
+FORM = b'{"message":"Go?","requestedSchema":{"type":"object","properties":{"ok":{"type":"boolean"}},"required":["ok"]}}'
+YES = {"a": {"action": "accept", "content": {"ok": True}}}
+
+
+def bridging(store_address: str, routes: Path, **settings: Any) -> AbstractAsyncContextManager[Bridge]:
+    """A bridge over a store."""
+    return started(bridge_on(routes, store=store_address, drain_seconds=5, **settings))
+
+
+async def create(user: Client, **arguments: Any) -> str:
+    """Creates a task and returns its id."""
+    task_id = (await user.call("work", arguments, tasks=True)).result["taskId"]
+    assert isinstance(task_id, str)
+    return task_id
+
+
+async def lease(store: Stubs) -> types_pb2.Lease:
+    """Takes the one task that is ready."""
+    (leased,) = (await store.leases.LeaseTasks(claim(workflow="work", limit=1))).tasks
+    return leased.lease
+
+
+async def shown(user: Client, task_id: str) -> dict[str, Any]:
+    """What a subscription would tell of the task now: what `tasks/get` answers, without what every result has."""
+    result = (await user.task("get", task_id, capabilities=ASKS)).result
+    return {name: value for name, value in result.items() if name not in ("resultType", "_meta")}
+
+
+async def told(stream: Stream, request_id: Any = 1) -> dict[str, Any]:
+    """The task that the next frame tells of."""
+    frame = await stream.frame()
+    assert (frame["jsonrpc"], frame["method"], "id" in frame) == ("2.0", "notifications/tasks", False)
+    meta = frame["params"].pop("_meta")
+    assert meta == {SUBSCRIPTION_ID: request_id}
+    task = frame["params"]
+    assert isinstance(task, dict)
+    return task
+
+
+async def acknowledged(stream: Stream, request_id: Any = 1) -> dict[str, Any]:
+    """What the acknowledgement agrees to, which must be the next frame."""
+    frame = await stream.frame()
+    assert frame["method"] == "notifications/subscriptions/acknowledged"
+    assert frame["params"]["_meta"] == {SUBSCRIPTION_ID: request_id}
+    agreed = frame["params"]["notifications"]
+    assert isinstance(agreed, dict)
+    return agreed
+
+
+def is_end(frame: dict[str, Any], request_id: Any = 1) -> bool:
+    """Whether a frame is the answer to the request itself, and as it should be."""
+    meta = frame["result"].pop("_meta")
+    assert set(meta) == {SUBSCRIPTION_ID, "io.modelcontextprotocol/serverInfo"}
+    assert (type(meta[SUBSCRIPTION_ID]), meta[SUBSCRIPTION_ID]) == (type(request_id), request_id)
+    return frame == {"jsonrpc": "2.0", "id": request_id, "result": {"resultType": "complete"}}
+
+
+def timeless(task: dict[str, Any]) -> dict[str, Any]:
+    """A task without what depends on when a live one is looked at."""
+    return {name: value for name, value in task.items() if name not in ("ttlMs", "pollIntervalMs")}
+
+
+async def figure(port: int, name: str) -> float:
+    """One of a process's own figures."""
+
+    def read() -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as response:
+            return str(response.read().decode())
+
+    found = re.search(rf"^{name} (\S+)$", await asyncio.to_thread(read), re.MULTILINE)
+    assert found is not None, name
+    return float(found[1])
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    """Waits for what must come to be."""
+    async with asyncio.timeout(30):
+        while not await condition():
+            await asyncio.sleep(0.01)

@@ -2,32 +2,20 @@
 
 import asyncio
 import base64
-import hashlib
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
-from taskstore.v1 import types_pb2
 
-from mcp_bridge.app import Bridge
 from store_service.client import StoreError
-from tests.bridge.client import TASKS, Answer, Client, client_of, headers_for, meta
+from tests.bridge.client import TASKS, Client, client_of, headers_for, meta
 from tests.bridge.fake_store import FakeTaskStore
+from tests.bridge.holding import DONE, hold
 from tests.conftest import bridge_on, started
 
 TASKS_REQUIRED = {"requiredCapabilities": TASKS}
-DONE = b'{"content":[{"type":"text","text":"done"}]}'
-
-
-async def hold(client: Client, fake: FakeTaskStore, tool: str, **others: Any) -> tuple[asyncio.Task[Answer], str]:
-    """Calls a tool that is held. Returns the call under way, and its task's id."""
-    calling = asyncio.create_task(client.call(tool, **others))
-    async with asyncio.timeout(10):
-        await fake.watching.wait()
-    return calling, list(fake.tasks)[-1]
 
 
 @pytest.mark.row("H23")
@@ -281,195 +269,6 @@ async def test_capabilities_are_bounded(client: Client, fake: FakeTaskStore) -> 
     answer = await client.call("task", capabilities={**TASKS, "experimental": {"x": {"y": "z" * 70_000}}})
     assert answer.code == -32602
     assert not fake.created
-
-
-async def test_a_held_call_that_fails_is_answered_with_its_error(client: Client, fake: FakeTaskStore) -> None:
-    calling, task_id = await hold(client, fake, "held", request_id=0)
-    await fake.fail(task_id, -32603, "out of paper", b'{"tray":2}')
-    answer = await calling
-    assert answer.status == 200
-    assert answer.json == {"jsonrpc": "2.0", "id": 0, "error": {"code": -32603, "message": "out of paper", "data": {"tray": 2}}}
-
-
-async def test_a_held_call_that_was_cancelled_says_so(client: Client, fake: FakeTaskStore) -> None:
-    calling, task_id = await hold(client, fake, "held")
-    await fake._end(fake.tasks[task_id], types_pb2.TASK_STATE_CANCELLED)
-    assert (await calling).result["content"] == [{"type": "text", "text": "cancelled"}]
-
-
-@pytest.mark.must("C-05")
-async def test_a_call_that_takes_too_long_ends_with_its_work(client: Client, fake: FakeTaskStore) -> None:
-    result = (await client.call("hasty")).result
-    assert result["isError"] is True
-    assert result["content"][0]["text"] == "timed out after 0.01 s"
-    assert fake.cancelled == list(fake.tasks)
-
-
-async def test_a_call_that_takes_too_long_leaves_work_that_may_go_on(client: Client, fake: FakeTaskStore) -> None:
-    assert (await client.call("loose")).result["isError"] is True
-    assert not fake.cancelled
-    assert fake.created[0].abandon_after_ms == 0
-
-
-@pytest.mark.must("C-06")
-async def test_work_that_ended_as_its_call_ran_out_is_answered_with(
-    client: Client, fake: FakeTaskStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cancel = fake.cancel_task
-
-    async def late(request: Any, **others: Any) -> Any:
-        await fake.complete(request.task_id, DONE)
-        return await cancel(request, **others)
-
-    monkeypatch.setattr(fake, "cancel_task", late)
-    assert (await client.call("hasty")).result["content"][0]["text"] == "done"
-
-
-@pytest.mark.row("H16")
-@pytest.mark.must("C-03")
-@pytest.mark.parametrize("answer_was_lost", [False, True])
-async def test_a_client_that_leaves_starts_the_grace_and_cancels_nothing(
-    client: Client, fake: FakeTaskStore, monkeypatch: pytest.MonkeyPatch, answer_was_lost: bool
-) -> None:
-    if answer_was_lost:  # the store's client then repeats the creation, and finds it done
-        create = fake.create_task
-
-        async def twice(request: Any, **others: Any) -> Any:
-            await create(request, **others)
-            return await create(request, **others)
-
-        monkeypatch.setattr(fake, "create_task", twice)
-    calling, task_id = await hold(client, fake, "held")
-    assert fake.created[0].abandon_after_ms == 30_000
-    calling.cancel()
-    async with asyncio.timeout(10):
-        await fake.heard.wait()
-    assert fake.attached == [(task_id, 10_000)]
-    assert not fake.cancelled
-
-
-async def test_a_call_that_is_held_long_tells_the_store_so(
-    routes: Path, fake: FakeTaskStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("mcp_bridge.methods.held.HeldCalls.__init__.__kwdefaults__", {"renew_seconds": 0.001})
-    async with started(bridge_on(routes, fake=fake)) as running, client_of(running) as client:
-        calling, task_id = await hold(client, fake, "held")
-        async with asyncio.timeout(10):
-            await fake.heard.wait()
-        await fake.complete(task_id, DONE)
-        assert (await calling).status == 200
-        assert fake.attached[0] == (task_id, 10_002)
-
-
-async def test_a_bridge_that_stops_answers_held_calls_and_leaves_their_work(
-    bridge: Bridge, client: Client, fake: FakeTaskStore
-) -> None:
-    calling, _ = await hold(client, fake, "once")
-    stopping = asyncio.create_task(bridge.stop())
-    answer = await calling
-    assert (answer.status, answer.code, answer.headers["Connection"]) == (503, 50300, "close")
-    await stopping
-    assert not fake.cancelled
-    with pytest.raises(aiohttp.ClientConnectorError):
-        await client.ask("server/discover")
-
-
-@pytest.mark.parametrize("where", ["header", "quoted", "meta", "both"])
-async def test_a_repeated_call_with_its_key_finds_the_same_task(client: Client, fake: FakeTaskStore, where: str) -> None:
-    key: dict[str, Any] = {}
-    if where != "meta":
-        key["Idempotency_Key"] = '"k-1"' if where == "quoted" else "k-1"
-    if where in ("meta", "both"):
-        key["meta_members"] = {"dev.tenure/idempotencyKey": "k-1"}
-    answers = await asyncio.gather(*(client.call("task", {"a": 1}, tasks=True, **key) for _ in range(20)))
-    assert len({answer.result["taskId"] for answer in answers}) == 1
-    assert len(fake.tasks) == 1
-    parts = b"".join(len(part).to_bytes(8, "big") + part for part in (b"dev", b"dev", b"k-1"))
-    assert fake.created[0].request_id == hashlib.sha256(parts).hexdigest()
-
-
-@pytest.mark.row("T16")
-async def test_a_key_that_was_used_for_another_call_is_refused(client: Client, fake: FakeTaskStore) -> None:
-    await client.call("task", {"secret": "a"}, tasks=True, Idempotency_Key="k")
-    for answer in (
-        await client.call("task", {"secret": "b"}, tasks=True, Idempotency_Key="k"),
-        await client.call("either", {"secret": "a"}, tasks=True, Idempotency_Key="k"),
-    ):
-        assert (answer.status, answer.code) == (409, 40900)
-        assert b'"a"' not in answer.body
-    assert len(fake.tasks) == 1
-
-
-async def test_calls_without_a_key_are_different_calls(client: Client, fake: FakeTaskStore) -> None:
-    for _ in range(2):
-        await client.call("task", tasks=True)
-    assert len({request.request_id for request in fake.created}) == 2
-
-
-@pytest.mark.parametrize(
-    "key",
-    [
-        {"Idempotency_Key": ""},
-        {"Idempotency_Key": "x" * 257},
-        {"meta_members": {"dev.tenure/idempotencyKey": 5}},
-        {"Idempotency_Key": "a", "meta_members": {"dev.tenure/idempotencyKey": "b"}},
-    ],
-)
-async def test_a_bad_key_is_refused(client: Client, fake: FakeTaskStore, key: dict[str, Any]) -> None:
-    assert (await client.call("task", tasks=True, **key)).code == -32602
-    assert not fake.created
-
-
-async def test_a_held_call_may_be_come_back_to_with_its_key(client: Client, fake: FakeTaskStore) -> None:
-    calling, task_id = await hold(client, fake, "held", Idempotency_Key="k")
-    assert fake.created[0].abandon_after_ms == 7_200_000
-    calling.cancel()
-    fake.watching.clear()
-    again, same = await hold(client, fake, "held", Idempotency_Key="k")
-    assert same == task_id
-    await fake.complete(task_id, DONE)
-    assert (await again).result["content"][0]["text"] == "done"
-    assert not fake.attached
-
-
-async def test_a_handle_for_a_task_that_was_held_before_keeps_it_alive(client: Client, fake: FakeTaskStore) -> None:
-    calling, task_id = await hold(client, fake, "either", Idempotency_Key="k")
-    answer = await client.call("either", tasks=True, Idempotency_Key="k")
-    assert answer.result["taskId"] == task_id
-    assert fake.attached == [(task_id, 0)]
-    await fake.complete(task_id, DONE)
-    await calling
-
-
-async def test_work_that_ends_within_the_inline_wait_is_answered_with(client: Client, fake: FakeTaskStore) -> None:
-    calling, task_id = await hold(client, fake, "soon", tasks=True)
-    await fake.complete(task_id, DONE)
-    assert (await calling).result["content"][0]["text"] == "done"
-    fake.watching.clear()
-    calling, task_id = await hold(client, fake, "soon", tasks=True)
-    await fake.fail(task_id, -32603, "no")
-    assert (await calling).code == -32603
-    fake.watching.clear()
-    calling, task_id = await hold(client, fake, "soon", tasks=True)
-    await fake._end(fake.tasks[task_id], types_pb2.TASK_STATE_CANCELLED)
-    assert (await calling).result["status"] == "cancelled"
-
-
-async def test_work_that_does_not_is_given_out_and_then_never_abandoned(client: Client, fake: FakeTaskStore) -> None:
-    result = (await client.call("at_once", tasks=True)).result
-    assert result["resultType"] == "task"
-    assert fake.created[0].abandon_after_ms > 0
-    assert fake.attached == [(result["taskId"], 0)]
-
-
-async def test_no_handle_is_given_out_that_the_store_might_abandon(
-    client: Client, fake: FakeTaskStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def refuse(*_: Any, **__: Any) -> None:
-        raise StoreError("away")
-
-    monkeypatch.setattr(fake, "attach_task", refuse)
-    assert (await client.call("at_once", tasks=True)).code == 50300
 
 
 @pytest.mark.row("T13")
