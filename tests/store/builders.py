@@ -287,6 +287,11 @@ async def until(condition: Any, what: str) -> None:
         await asyncio.sleep(0.005)
 
 
+async def none_ready(store: Stubs) -> bool:
+    """Whether a claim finds nothing."""
+    return not (await store.leases.LeaseTasks(claim())).tasks
+
+
 async def bring_along(store: Stubs, database: asyncpg.Connection) -> None:
     """Returns when nothing is due any more. A claim that finds nothing brings along what has fallen due."""
 

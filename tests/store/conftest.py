@@ -2,14 +2,19 @@
 
 import asyncio
 import re
+import shutil
 import urllib.request
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Final
 
 import asyncpg
 import pytest
 
+from store_service.embedded import EmbeddedPostgres
 from tests.conftest import Stubs, serving
+from tests.databases import Databases
+from tests.store.moving import Cell
 from tests.store.refusals.promised import ANYWHERE, pairs
 
 ALLOWED: Final = frozenset({"OK", "CANCELLED"}) | ANYWHERE
@@ -38,3 +43,26 @@ def _outcomes(admin_port: int) -> list[tuple[str, str]]:
     with urllib.request.urlopen(f"http://127.0.0.1:{admin_port}/metrics", timeout=30) as answer:
         text = answer.read().decode()
     return re.findall(r'^tenure_store_calls_total{method="(\w+)",outcome="(\w+)"}', text, re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder whose cluster exists, for tests that only start and stop it."""
+    folder = tmp_path_factory.mktemp("cluster")
+    with EmbeddedPostgres(folder, durable=False):
+        pass
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+async def there(databases: Databases) -> AsyncIterator[Cell]:
+    """The cell where it goes."""
+    dsn = await databases.take()
+    database = await asyncpg.connect(dsn)
+    async with serving(dsn, cancel_grace_seconds=30) as stubs:
+        yield Cell(dsn, stubs, database)
+    assert await database.fetch("SELECT * FROM tenure.audit") == []
+    assert await database.fetch("SELECT * FROM tenure.budget_audit") == []
+    await database.close()
+    await databases.give_back(dsn)

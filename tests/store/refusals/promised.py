@@ -15,7 +15,7 @@ ANYWHERE: Final = frozenset(
     {
         *("INVALID_INPUT", "STORAGE_UNAVAILABLE", "OVERLOADED", "OUTCOME_UNKNOWN"),
         *("UNAUTHENTICATED", "PERMISSION_DENIED", "POLICY_UNAVAILABLE"),  # shown in tests/security/store
-        "TENANT_MOVED",  # shown in test_moves.py
+        "TENANT_MOVED",  # shown in test_broken_moves.py
     }
 )
 """What `errors.proto` says of every method, and no method says of itself."""
