@@ -19,8 +19,8 @@ class Policy:
     attempt_seconds: float = 10.0
     """How long one attempt of a short request may take, after which it is repeated."""
     least_poll_ms: int = 100
-    most_poll_ms: int = 30_000
-    """The server's `pollIntervalMs` is taken between these two."""
+    most_poll_ms: int = 3_600_000
+    """The server's `pollIntervalMs` is taken between these two. A deadline that is nearer makes it shorter."""
     default_poll_ms: int = 1_000
     """The time between two looks where the server names none."""
     least_backoff_seconds: float = 0.1

@@ -1,7 +1,6 @@
 """A call comes to a result or to a task, never guessed; what may be repeated is, what may not is not."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -13,14 +12,12 @@ from mcp_bridge.client import (
     DeadlineExceeded,
     InputNeeded,
     InputRequest,
-    InvalidResult,
     Policy,
     Progress,
     ProtocolFailure,
     TaskClient,
     TaskHandle,
     ToolError,
-    ToolRefused,
     ToolResult,
     TransportError,
 )
@@ -51,6 +48,7 @@ async def accept(key: str, _request: InputRequest) -> Mapping[str, Any]:
 HANDLERS = {"elicitation/create": accept}
 
 
+@pytest.mark.must("CT-01", "CB-02")
 async def test_a_result_is_a_result_and_a_task_is_a_task(fake: FakeServer) -> None:
     fake.answers["tools/call"] = [text("done", resultType="complete"), task("working", resultType="task"), text("old server")]
     async with TaskClient(fake.url, policy=QUICK) as client:
@@ -62,6 +60,7 @@ async def test_a_result_is_a_result_and_a_task_is_a_task(fake: FakeServer) -> No
     assert isinstance(old, ToolResult)
 
 
+@pytest.mark.must("CB-01")
 @pytest.mark.parametrize(
     "answer",
     [text("?", resultType="surprise"), {"resultType": "task"}, {"resultType": "input_required"}, {"resultType": "complete"}],
@@ -73,6 +72,7 @@ async def test_an_answer_of_no_known_kind_is_not_guessed_at(fake: FakeServer, an
             await client.call_tool_outcome("work")
 
 
+@pytest.mark.must("CT-02", "CB-01")
 @pytest.mark.parametrize("kind", ["surprise", "input_required", "task"])
 async def test_a_short_request_is_not_answered_by_a_result_of_another_kind(fake: FakeServer, kind: str) -> None:
     fake.answers |= {
@@ -106,6 +106,7 @@ async def test_whatever_a_server_asks_for_by_retry_after_is_no_fault_of_ours(fak
             assert after.startswith("9")
 
 
+@pytest.mark.must("CA-01", "CB-03", "CB-04", "CB-05", "CE-05", "CH-01", "CH-02", "CH-08")
 async def test_every_request_tells_version_capabilities_and_headers(fake: FakeServer) -> None:
     fake.answers["tools/list"] = [
         tools({"name": "werk", "inputSchema": {"type": "object", "properties": {"r": {"type": "string", "x-mcp-header": "R"}}}})
@@ -117,6 +118,8 @@ async def test_every_request_tells_version_capabilities_and_headers(fake: FakeSe
         meta = asked.params["_meta"]
         assert meta[PREFIX + "clientCapabilities"] == {"extensions": {PREFIX + "tasks": {}}, "elicitation": {}}
         assert meta[PREFIX + "protocolVersion"] == asked.headers["MCP-Protocol-Version"] == "2026-07-28"
+        assert meta[PREFIX + "clientInfo"]["name"] == "tenure"
+        assert asked.headers["Accept"] == "application/json, text/event-stream"
         assert asked.headers["Mcp-Method"] == asked.method
         assert asked.headers["Authorization"] == "Bearer secret"
     (call,) = fake.of("tools/call")
@@ -124,6 +127,22 @@ async def test_every_request_tells_version_capabilities_and_headers(fake: FakeSe
     assert len({asked.id for asked in fake.asked}) == len(fake.asked)
 
 
+@pytest.mark.must("CV-01")
+async def test_a_server_that_refuses_the_version_though_it_names_it_is_asked_once_more(fake: FakeServer) -> None:
+    def refusal(*supported: str) -> Answer:
+        return error(
+            -32022, "Unsupported protocol version", status=400, data={"supported": supported, "requested": "2026-07-28"}
+        )
+
+    fake.answers["tools/call"] = [refusal("2026-07-28"), text("done"), refusal("2099-01-01")]
+    async with TaskClient(fake.url, policy=QUICK) as client:
+        assert (await client.call_tool("work")).text == "done"
+        with pytest.raises(ProtocolFailure, match="version"):
+            await client.call_tool("work")
+    assert len(fake.of("tools/call")) == 3
+
+
+@pytest.mark.must("CR-01", "CR-02", "CR-03", "CR-04")
 async def test_questions_of_a_held_call_are_answered_round_by_round(fake: FakeServer) -> None:
     fake.answers["tools/call"] = [
         asks("a", "b", resultType="input_required", requestState="s1"),
@@ -158,6 +177,7 @@ async def test_a_question_without_a_handler_is_handed_to_the_caller(fake: FakeSe
     assert raised.value.requests["a"].params == {"message": "a"}
 
 
+@pytest.mark.must("CH-03", "CH-04")
 async def test_progress_of_a_held_call_is_told_in_order(fake: FakeServer) -> None:
     notes = [{"method": "notifications/progress", "params": {"progressToken": 1, "progress": n, "total": 2}} for n in (1, 2)]
     fake.answers["tools/call"] = [stream(*notes, {"method": "notifications/other", "params": {}}, result=text("done"))]
@@ -212,87 +232,6 @@ async def test_a_tool_error_is_raised_with_what_the_model_should_read(fake: Fake
         outcome = await client.call_tool_outcome("work")
     assert isinstance(outcome, ToolResult)
     assert outcome.is_error
-
-
-async def test_results_keep_to_the_output_schema(fake: FakeServer) -> None:
-    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
-    fake.answers["tools/list"] = [tools({"name": "work", "outputSchema": schema})]
-    fake.answers["tools/call"] = [
-        text("", structuredContent={"n": 2**80}), text("", structuredContent={"n": "1"}), text(""), text("", isError=True),
-    ]  # fmt: skip
-    async with TaskClient(fake.url, policy=QUICK) as client:
-        assert (await client.call_tool("work")).structured_content == {"n": 2**80}
-        with pytest.raises(InvalidResult, match="at /n"):
-            await client.call_tool("work")
-        with pytest.raises(InvalidResult, match="no structuredContent"):
-            await client.call_tool("work")
-        with pytest.raises(ToolError):
-            await client.call_tool("work")
-
-
-async def test_a_result_is_checked_by_the_tools_of_today_and_by_those_of_before_where_they_cannot_be_read(
-    fake: FakeServer,
-) -> None:
-    def listing(name: str) -> dict[str, Any]:
-        return tools({"name": "work", "outputSchema": {"type": "object", "required": [name]}}, ttlMs=0)
-
-    away = error(50300, "away", status=503, Retry_After="60")
-    fake.answers["tools/list"] = [listing("a"), listing("b"), away]
-    fake.answers["tasks/get"] = [
-        task("completed", result=text("", structuredContent={name: 1}), resultType="complete") for name in ("a", "b", "b", "a")
-    ]
-    handle = TaskHandle(TASK_ID, fake.url, "work")
-    async with TaskClient(fake.url, policy=replace(QUICK, tools_seconds=0, request_seconds=0.1)) as client:
-        for name in ("a", "b", "b"):
-            assert (await client.wait_task(handle)).structured_content == {name: 1}
-        with pytest.raises(InvalidResult, match='"b" is a required'):
-            await client.wait_task(handle)
-
-
-async def test_all_pages_of_tools_are_read_and_a_bad_one_is_set_apart(fake: FakeServer) -> None:
-    bad = {"type": "object", "properties": {"a": {"type": "object", "x-mcp-header": "A"}}}
-    fake.answers["tools/list"] = [
-        tools({"name": "a"}, {"name": "bad", "inputSchema": bad}, nextCursor="2"),
-        tools({"name": "b"}),
-    ]
-    async with TaskClient(fake.url, policy=QUICK) as client:
-        assert [tool.name for tool in await client.list_tools()] == ["a", "b"]
-        with pytest.raises(ToolRefused, match="bad is not called"):
-            await client.call_tool("bad")
-    assert [asked.params.get("cursor") for asked in fake.of("tools/list")] == [None, "2"]
-    assert not fake.of("tools/call")
-
-
-async def test_whoever_leaves_out_a_tool_says_which_and_why(fake: FakeServer, caplog: pytest.LogCaptureFixture) -> None:
-    fake.answers["tools/list"] = [tools({"name": "bad\n", "inputSchema": {"type": "object", "x-mcp-header": "X"}})]
-    async with TaskClient(fake.url, policy=QUICK) as client:
-        assert await client.list_tools() == []
-    (record,) = caplog.records
-    assert record.levelname == "WARNING"
-    assert "'bad\\n'" in record.getMessage()
-    assert "x-mcp-header" in record.getMessage()
-
-
-async def test_a_list_that_changes_between_its_pages_is_read_once_more(fake: FakeServer) -> None:
-    bad = error(-32602, "Invalid params: cursor", status=400)
-    fake.answers["tools/list"] = [tools({"name": "old"}, nextCursor=""), bad, tools({"name": "new"}, nextCursor="a"), bad]
-    async with TaskClient(fake.url, policy=QUICK) as client:
-        with pytest.raises(ProtocolFailure, match="cursor"):
-            await client.list_tools()
-        fake.answers["tools/list"] = [tools({"name": "old"}, nextCursor=""), bad, tools({"name": "new"})]
-        assert [tool.name for tool in await client.list_tools()] == ["new"]
-
-
-async def test_tools_that_changed_are_read_anew_once(fake: FakeServer) -> None:
-    annotated = {"type": "object", "properties": {"r": {"type": "string", "x-mcp-header": "R"}}}
-    fake.answers["tools/list"] = [tools({"name": "work"}), tools({"name": "work", "inputSchema": annotated})]
-    mismatch = error(-32020, "Header mismatch", status=400)
-    fake.answers["tools/call"] = [mismatch, text("done"), mismatch]
-    async with TaskClient(fake.url, policy=QUICK) as client:
-        assert (await client.call_tool("work", {"r": "eu"})).text == "done"
-        with pytest.raises(ProtocolFailure, match="-32020"):
-            await client.call_tool("work", {"r": "eu"})
-    assert [asked.headers.get("Mcp-Param-R") for asked in fake.of("tools/call")] == [None, "eu", "eu", "eu"]
 
 
 async def test_a_failure_carries_code_message_and_data(fake: FakeServer) -> None:

@@ -89,6 +89,7 @@ async def test_the_wait_outlives_a_bridge_that_is_killed_and_started_again(pair:
     assert (await waiting).text == "survivor took 3 s"
 
 
+@pytest.mark.must("CT-05")
 async def test_a_handle_is_resumed_in_another_process(client: TaskClient) -> None:
     handle = await start(client, 1, "elsewhere")
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -107,6 +108,7 @@ async def test_the_same_call_under_the_same_key_is_one_task(client: TaskClient) 
     assert raised.value.code == 40900
 
 
+@pytest.mark.must("CT-07")
 async def test_questions_are_answered_in_a_held_call_and_in_a_task_and_before_one(pair: Pair) -> None:
     asked: list[str] = []
 

@@ -1,6 +1,8 @@
 """A task is waited for until it ends or the deadline comes, whatever is in between."""
 
 import asyncio
+import gc
+import json
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
@@ -37,6 +39,7 @@ def handle_of(fake: FakeServer) -> TaskHandle:
     return TaskHandle(TASK_ID, fake.url, "work")
 
 
+@pytest.mark.must("CT-04", "CT-09")
 async def test_the_wait_outlives_whatever_lies_between(fake: FakeServer) -> None:
     fake.answers["tasks/get"] = [
         task("working"), cut, gateway(503, Retry_After="0"), error(42900, "slower", status=429, Retry_After="0"),
@@ -60,6 +63,7 @@ async def test_the_deadline_ends_the_wait_and_not_the_task(fake: FakeServer, bet
     assert not fake.of("tasks/cancel")
 
 
+@pytest.mark.must("CC-01")
 async def test_a_server_that_says_nothing_does_not_outlast_the_deadline(fake: FakeServer) -> None:
     released = asyncio.Event()
 
@@ -74,6 +78,25 @@ async def test_a_server_that_says_nothing_does_not_outlast_the_deadline(fake: Fa
         released.set()
 
 
+@pytest.mark.must("CC-02")
+async def test_whoever_gives_up_waiting_closes_the_connection() -> None:
+    closed = asyncio.Event()
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        closed.set()
+        writer.close()
+
+    async with await asyncio.start_server(silent, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp"
+        async with TaskClient(url, policy=QUICK) as client:
+            with pytest.raises(DeadlineExceeded):
+                await client.wait_task(TaskHandle(TASK_ID, url), deadline=timedelta(seconds=0.1))
+            async with asyncio.timeout(60):
+                await closed.wait()
+
+
+@pytest.mark.must("CT-06", "CT-08")
 async def test_each_key_is_answered_once(fake: FakeServer) -> None:
     calls: list[str] = []
 
@@ -149,6 +172,7 @@ async def test_listening_polls_where_the_server_does_not_tell(fake: FakeServer) 
     assert len(fake.of("subscriptions/listen")) == 1
 
 
+@pytest.mark.must("CS-01")
 async def test_listening_polls_where_the_server_tells_only_of_other_things(fake: FakeServer) -> None:
     fake.answers["subscriptions/listen"] = [
         stream({"method": "notifications/subscriptions/acknowledged", "params": {"notifications": {}}}, result={})
@@ -197,3 +221,71 @@ async def test_a_task_that_a_stream_does_not_tell_of_is_found_to_be_expired(fake
     async with TaskClient(fake.url, policy=QUICK) as client:
         with pytest.raises(HandleExpired):
             await listened(client, handle_of(fake))
+
+
+@pytest.mark.must("CT-03")
+async def test_listening_asks_again_when_the_server_said_and_looks_as_often_as_it_asks_meanwhile(fake: FakeServer) -> None:
+    fake.answers["subscriptions/listen"] = [error(42900, "Too many", status=429, Retry_After="60")]
+    fake.answers["tasks/get"] = [task("working"), task("working", at=1, statusMessage="half"), task("working", at=1), DONE]
+    async with TaskClient(fake.url, policy=QUICK) as client:
+        assert [status for status, _ in await listened(client, handle_of(fake))] == [
+            "working",
+            "working",
+            "working",
+            "completed",
+        ]
+    assert len(fake.of("subscriptions/listen")) == 1
+
+
+@pytest.mark.must("CT-03")
+async def test_a_stream_that_does_not_open_is_no_reason_to_look_more_often(fake: FakeServer) -> None:
+    fake.answers["subscriptions/listen"] = [gateway(502)] * 9 + [stream(ACKNOWLEDGED, told(DONE), result={})]
+    fake.answers["tasks/get"] = [task("working", pollIntervalMs=60_000)]
+    async with TaskClient(fake.url, policy=QUICK) as client:
+        assert await listened(client, handle_of(fake)) == [("working", None), ("completed", None)]
+    assert len(fake.of("tasks/get")) == 2, "once at first, and once when the stream was there, for what came in between"
+
+
+async def test_what_came_before_a_stream_opened_is_seen(fake: FakeServer) -> None:
+    released = asyncio.Event()
+    fake.answers["subscriptions/listen"] = [gateway(502), lasting(ACKNOWLEDGED, released)]
+    fake.answers["tasks/get"] = [task("working", pollIntervalMs=60_000), DONE]
+    async with asyncio.timeout(60), TaskClient(fake.url, policy=QUICK) as client:
+        assert await listened(client, handle_of(fake)) == [("working", None), ("completed", None)]
+        released.set()
+
+
+@pytest.mark.must("CS-01")
+async def test_listening_polls_where_the_server_tells_of_some_of_the_tasks_only(fake: FakeServer) -> None:
+    released = asyncio.Event()
+    fake.answers["subscriptions/listen"] = [lasting(ACKNOWLEDGED, released)]
+    fake.answers["tasks/get"] = [DONE | {"taskId": "other"}, DONE]
+    handles = [TaskHandle("other", fake.url), handle_of(fake)]
+    async with asyncio.timeout(60), TaskClient(fake.url, policy=QUICK) as client:
+        assert {seen.task_id async for seen in client.listen_tasks(handles)} == {"other", TASK_ID}
+        released.set()
+
+
+async def test_results_that_were_told_are_not_kept(fake: FakeServer) -> None:
+    ids = [TASK_ID, *"abc"]
+    acknowledged = {"method": ACKNOWLEDGED["method"], "params": {"notifications": {"taskIds": ids}}}
+    fake.answers["subscriptions/listen"] = [stream(acknowledged, *(told(DONE | {"taskId": one}) for one in ids), result={})]
+    count = 0
+    async with TaskClient(fake.url, policy=QUICK) as client:
+        async for seen in client.listen_tasks([TaskHandle(one, fake.url) for one in ids]):
+            count += 1
+            assert [one for one in gc.get_objects() if isinstance(one, TaskSnapshot)] == [seen]
+    assert count == len(ids)
+
+
+def lasting(message: dict[str, Any], released: asyncio.Event) -> Answer:
+    """A stream that says one thing and lasts."""
+
+    async def answer(request: web.Request, _asked: Asked) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        await response.write(b"data: " + json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n\n")
+        await released.wait()
+        return response
+
+    return answer

@@ -25,6 +25,7 @@ def test_every_text_comes_through_a_header_as_it_was(text: str) -> None:
     assert value.isprintable()
 
 
+@pytest.mark.must("CH-07")
 @pytest.mark.parametrize("text", ["=?base64?YQ==?=", " padded ", "tab\there", "Ö", "line\r\nInjected: yes"])
 def test_what_could_be_misread_is_wrapped(text: str) -> None:
     assert encode_value(text).startswith("=?base64?")
@@ -57,6 +58,7 @@ def test_the_bridge_agrees_with_every_mirrored_argument(arguments: dict[str, Any
     assert check_name(headers, "a b", may_miss=False)
 
 
+@pytest.mark.must("CH-05")
 @pytest.mark.parametrize(
     "node",
     [
@@ -113,6 +115,7 @@ def snapshot(**members: Any) -> TaskSnapshot:
     return TaskSnapshot("t", "working", now, now, **{"ttl_ms": None, **members})
 
 
+@pytest.mark.must("CT-03")
 def test_the_pause_keeps_to_the_server_within_the_policy_and_to_what_is_left() -> None:
     policy = Policy(least_poll_ms=100, most_poll_ms=5_000, default_poll_ms=700)
 
@@ -126,6 +129,7 @@ def test_the_pause_keeps_to_the_server_within_the_policy_and_to_what_is_left() -
     assert pause(poll_interval_ms=2_000, left_seconds=1.0) == 0.5
     assert pause(poll_interval_ms=2_000, left_seconds=0.0) == 0.1
     assert 0.9 <= pause(poll_interval_ms=5_000, ttl_ms=2_000) <= 1.0
+    assert Policy().poll_pause(snapshot(poll_interval_ms=900_000), left_seconds=1e9) >= 900, "as seldom as the server asks"
     assert pause(poll_interval_ms=2_000, ttl_ms=-5_000) == 2.0, "a handle that has ended by our clock is no reason to hurry"
     assert policy.poll_pause(snapshot(poll_interval_ms=1_000), left_seconds=1e9, spread=lambda: 1.0) == pytest.approx(1.1)
 
