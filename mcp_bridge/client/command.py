@@ -67,7 +67,8 @@ class _Interrupted(Exception):  # noqa: N818 (it says what happened)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command that the arguments name. Returns the exit code."""
     options = _parser().parse_args(arguments)
-    display = Display(as_json=options.output == "json" or (options.output is None and not sys.stdout.isatty()))
+    as_json = options.output == "json" or (options.output is None and not sys.stdout.isatty())
+    display = Display(as_json=as_json, server=options.url)
     try:
         return asyncio.run(_run(options, display))
     except (_UsageError, ValueError) as error:

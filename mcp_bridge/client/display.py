@@ -21,8 +21,10 @@ _COLUMNS = 80
 class Display:
     """Prints what was asked for to standard output, and how it goes to standard error, there only on a terminal."""
 
-    def __init__(self, *, as_json: bool, out: TextIO | None = None, err: TextIO | None = None) -> None:
+    def __init__(self, *, as_json: bool, server: str = "", out: TextIO | None = None, err: TextIO | None = None) -> None:
         self._as_json = as_json
+        self._server = server
+        """Who asks, for a person to know."""
         self._out = out or sys.stdout
         self._err = err or sys.stderr
         self._is_live = self._err.isatty()
@@ -110,24 +112,45 @@ class Display:
         self._err.write(f"tenure: {_safe(message)}\n")
 
     async def ask(self, key: str, request: InputRequest) -> Mapping[str, Any]:
-        """Asks the person at the terminal what `elicitation/create` asks. An empty line leaves a property out; the end of
-        input declines."""
+        """Asks the person at the terminal what `elicitation/create` asks, and whether that shall be sent, which is never taken
+        for granted. An empty line takes what the form proposes, or leaves a property out; the end of input declines."""
         self.settle()
-        self._err.write(f"{_safe(str(request.params.get('message', key)))}\n")
-        if "url" in request.params:
-            self._err.write(f"open this yourself if you trust it: {_safe(str(request.params['url']))}\n")
+        asks_page = request.params.get("mode") == "url"
+        while True:
+            self._err.write(f"{_safe(self._server)} asks: {_safe(str(request.params.get('message', key)))}\n")
+            if asks_page:
+                self._err.write(f"open this yourself if you trust it: {_safe(str(request.params.get('url')))}\n")
+            content = {} if asks_page else await self._fill_in(_mapping(request.params.get("requestedSchema")))
+            choice = None if content is None else await self._read_line("  send it? (yes/change/decline/cancel): ")
+            match choice and choice.strip().lower():
+                case "yes" | "y":
+                    return {"action": "accept"} if asks_page else {"action": "accept", "content": content}
+                case "cancel":
+                    return {"action": "cancel"}
+                case None | "decline" | "no" | "n":
+                    return {"action": "decline"}
+
+    async def _fill_in(self, schema: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The values of a form, property by property; None at the end of input."""
         content: dict[str, Any] = {}
-        schema = request.params.get("requestedSchema", {})
-        for name, wanted in schema.get("properties", {}).items():
-            hint = "/".join(str(value) for value in wanted.get("enum", ())) or wanted.get("type", "")
-            self._err.write(f"  {_safe(name)} ({_safe(hint)}): ")
-            self._err.flush()
-            line = await asyncio.to_thread(sys.stdin.readline)
-            if not line:
-                return {"action": "decline"}
-            if text := line.rstrip("\n"):
+        for name, described in _mapping(schema.get("properties")).items():
+            wanted = _mapping(described)
+            proposed = f" [{_written(wanted['default'])}]" if "default" in wanted else ""
+            text = await self._read_line(f"  {name} ({'/'.join(_choices(wanted)) or wanted.get('type', '')}){proposed}: ")
+            if text is None:
+                return None
+            if text:
                 content[name] = read_value(text, wanted)
-        return {"action": "accept", "content": content}
+            elif "default" in wanted:
+                content[name] = wanted["default"]
+        return content
+
+    async def _read_line(self, prompt: str) -> str | None:
+        """What a person types; None at the end of input."""
+        self._err.write(_safe(prompt).replace("\n", " "))
+        self._err.flush()
+        line = await asyncio.to_thread(sys.stdin.readline)
+        return line.rstrip("\n") if line else None
 
     async def _tick(self) -> None:
         while True:
@@ -164,6 +187,25 @@ def read_value(text: str, schema: Mapping[str, Any] | None) -> Any:
         return msgspec.json.decode(text)
     except msgspec.DecodeError:
         return text
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    """What a stranger says is an object; of anything else, nothing."""
+    return value if isinstance(value, dict) else {}
+
+
+def _choices(wanted: Mapping[str, Any]) -> list[str]:
+    """The values that a property of a form may have, if it names them."""
+    for chosen in (wanted, _mapping(wanted.get("items"))):
+        for keyword in ("enum", "oneOf", "anyOf"):
+            if isinstance(values := chosen.get(keyword), list):
+                return [_written(_mapping(value).get("const", value)) for value in values]
+    return []
+
+
+def _written(value: object) -> str:
+    """A value as it is typed."""
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 def _pretty(value: object) -> str:

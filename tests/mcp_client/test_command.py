@@ -180,7 +180,7 @@ def on_a_terminal(url: str, *arguments: str, keys: Mapping[str, str], columns: i
 
 def test_a_terminal_is_asked_and_shown_how_long_it_takes(pair: Pair) -> None:
     code, shown = on_a_terminal(
-        pair.url, "call", "confirm_delete", "--arg", "filename=a", keys={"confirm (boolean): ": "true\n"}
+        pair.url, "call", "confirm_delete", "--arg", "filename=a", keys={"confirm (boolean): ": "true\n", "send it? ": "yes\n"}
     )
     assert code == 0
     assert shown.endswith("Deleted a\r\n")
@@ -213,13 +213,54 @@ async def test_whoever_reads_the_output_may_leave(fake: FakeServer) -> None:
     assert (await process.stderr.read(), await process.wait()) == (b"", 141)
 
 
-async def test_a_person_is_asked_property_by_property(monkeypatch: pytest.MonkeyPatch) -> None:
-    schema = {"properties": {"name": {"type": "string"}, "age": {"type": "integer"}, "nick": {"type": "string"}}}
-    request = InputRequest("elicitation/create", {"message": "Who?", "requestedSchema": schema})
-    display = Display(as_json=False, err=io.StringIO())
-    monkeypatch.setattr(sys, "stdin", io.StringIO("12\n34\n\n"))
-    assert await display.ask("k", request) == {"action": "accept", "content": {"name": "12", "age": 34}}
-    assert await display.ask("k", request) == {"action": "decline"}
+async def answered(monkeypatch: pytest.MonkeyPatch, typed: str, **params: Any) -> tuple[Mapping[str, Any], str]:
+    """What comes of a question when this is typed, and what was shown."""
+    err = io.StringIO()
+    monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
+    request = InputRequest("elicitation/create", {"message": "Who?", **params})
+    return await Display(as_json=False, server="https://example.com/mcp", err=err).ask("k", request), err.getvalue()
+
+
+@pytest.mark.must("CE-01", "CE-06")
+async def test_a_person_is_told_who_asks_and_asked_property_by_property(monkeypatch: pytest.MonkeyPatch) -> None:
+    schema = {
+        "properties": {
+            "name": {"type": "string"},
+            "age": {"type": "integer", "default": 7},
+            "size": {"type": "string", "oneOf": [{"const": "S", "title": "small"}, {"const": "L", "title": "large"}]},
+            "nick": {"type": "string"},
+        }
+    }
+    answer, shown = await answered(monkeypatch, "12\n\nL\n\nyes\n", requestedSchema=schema)
+    assert answer == {"action": "accept", "content": {"name": "12", "age": 7, "size": "L"}}
+    assert shown == (
+        "https://example.com/mcp asks: Who?\n  name (string):   age (integer) [7]:   size (S/L):   nick (string): "
+        "  send it? (yes/change/decline/cancel): "
+    )
+
+
+@pytest.mark.must("CE-02", "CE-03", "CE-04")
+async def test_a_person_may_change_decline_and_cancel_and_nothing_is_sent_unless_it_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    schema = {"properties": {"name": {"type": "string"}}}
+    changed, _ = await answered(monkeypatch, "Ann\nchange\nBea\n\nCid\ny\n", requestedSchema=schema)
+    assert changed == {"action": "accept", "content": {"name": "Cid"}}
+    for typed, action in (("Ann\ndecline\n", "decline"), ("Ann\ncancel\n", "cancel"), ("Ann\n", "decline"), ("", "decline")):
+        assert (await answered(monkeypatch, typed, requestedSchema=schema))[0] == {"action": action}
+    empty: list[dict[str, Any]] = [{"requestedSchema": {"properties": {}}}, {"mode": "url", "url": "https://example.com/pay"}]
+    for params in empty:
+        assert (await answered(monkeypatch, "", **params))[0] == {"action": "decline"}
+    page, shown = await answered(monkeypatch, "yes\n", mode="url", url="https://example.com/\x1b[2Jpay")
+    assert page == {"action": "accept"}
+    assert "if you trust it: https://example.com/\N{REPLACEMENT CHARACTER}[2Jpay\n" in shown
+
+
+@pytest.mark.parametrize(
+    "schema", [None, 1, {"properties": [1]}, {"properties": {"a": None}}, {"properties": {"a": {"enum": {}}}}]
+)
+async def test_a_form_that_is_none_asks_what_it_can(monkeypatch: pytest.MonkeyPatch, schema: Any) -> None:
+    assert (await answered(monkeypatch, "\nyes\nyes\n", requestedSchema=schema))[0]["action"] == "accept"
 
 
 @pytest.mark.parametrize(
