@@ -15,8 +15,8 @@ from mcp_bridge.methods.creation import create_task, fault_in, read_key, result_
 from mcp_bridge.methods.held import HeldCalls
 from mcp_bridge.methods.progress import ProgressRelay
 from mcp_bridge.methods.rounds import Rounds, require_shown
-from mcp_bridge.translate import is_terminal, open_questions, poll_interval_ms, task_members
-from mcp_bridge.wire.failures import invalid_params
+from mcp_bridge.translate import is_expired, is_terminal, open_questions, poll_interval_ms, task_members
+from mcp_bridge.wire.failures import call_is_over, invalid_params
 from mcp_bridge.wire.headers import check_params
 from mcp_bridge.wire.mcp import ToolCall, read_tool_call, tasks_required
 from mcp_bridge.wire.results import Results, join, tool_error
@@ -106,6 +106,8 @@ class ToolMethods:
             task = await self._held.news_of(call.caller, route, task, within_ms=route.inline_wait_ms) or task
             if task.state in (types_pb2.TASK_STATE_COMPLETED, types_pb2.TASK_STATE_FAILED):
                 return self._results.write_tool_result(result_of(task))
+        if is_expired(task):  # the same call came before, and its handle has ended: no tasks/get would find it
+            raise call_is_over()
         if (abandon_after_ms or created.replayed) and not is_terminal(task):
             await self._held.attach(call.caller, task, abandon_after_ms=0)
         questions = route.grants.asked(call.caller, open_questions(task), is_own=True)

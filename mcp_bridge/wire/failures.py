@@ -135,6 +135,11 @@ def task_not_found() -> Failure:
     return Failure(INVALID_PARAMS, "Task not found")
 
 
+def call_is_over() -> Failure:
+    """The call was made before under the same key or state, and its task's handle has ended since."""
+    return Failure(KEY_CONFLICT, "This call was made before, and its task can be looked at no more; call anew, with a new key")
+
+
 def session_not_found() -> Failure:
     """The session that a request names was not opened here by the same caller, or cannot be checked any more. MCP has the
     client open another."""

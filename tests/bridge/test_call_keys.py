@@ -25,6 +25,17 @@ async def test_a_repeated_call_with_its_key_finds_the_same_task(client: Client, 
     assert fake.created[0].request_id == hashlib.sha256(parts).hexdigest()
 
 
+@pytest.mark.must("T-07")
+async def test_no_handle_is_given_out_that_has_ended(client: Client, fake: FakeTaskStore) -> None:
+    task_id = (await client.call("task", tasks=True, Idempotency_Key="k")).result["taskId"]
+    await fake.complete(task_id, DONE)
+    assert (await client.call("task", tasks=True, Idempotency_Key="k")).result["status"] == "completed"
+    fake.now_ms += fake.created[0].contract.ttl_ms
+    assert (await client.task("get", task_id)).code == -32602
+    answer = await client.call("task", tasks=True, Idempotency_Key="k")
+    assert (answer.status, answer.code) == (409, 40900)
+
+
 @pytest.mark.row("T16")
 async def test_a_key_that_was_used_for_another_call_is_refused(client: Client, fake: FakeTaskStore) -> None:
     await client.call("task", {"secret": "a"}, tasks=True, Idempotency_Key="k")
