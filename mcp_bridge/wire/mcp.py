@@ -16,6 +16,7 @@ LEGACY_VERSIONS: Final = ("2025-11-25", "2025-06-18")
 TASKS: Final = "io.modelcontextprotocol/tasks"
 PROTOCOL_VERSION: Final = "io.modelcontextprotocol/protocolVersion"
 CLIENT_CAPABILITIES: Final = "io.modelcontextprotocol/clientCapabilities"
+LOG_LEVEL: Final = "io.modelcontextprotocol/logLevel"
 SERVER_INFO: Final = "io.modelcontextprotocol/serverInfo"
 SUBSCRIPTION_ID: Final = "io.modelcontextprotocol/subscriptionId"
 IDEMPOTENCY_KEY: Final = "dev.tenure/idempotencyKey"
@@ -40,6 +41,7 @@ NAMED_BY: Final = {
 """The member of `params` that `Mcp-Name` repeats, by method."""
 
 CAPABILITIES_BYTES: Final = 64 * 1024
+_LOG_LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 _CAPABILITY_OBJECTS: Final = frozenset(("elicitation", "sampling", "roots", "extensions", "experimental"))
 
 
@@ -103,6 +105,8 @@ def read_meta(params: dict[str, Any]) -> Meta:
     for name in _CAPABILITY_OBJECTS & capabilities.keys():
         if not isinstance(capabilities[name], dict):
             raise invalid_params(f"{CLIENT_CAPABILITIES} has {name}, which must be an object")
+    if meta.get(LOG_LEVEL, _LOG_LEVELS[0]) not in _LOG_LEVELS:  # nothing is logged to clients, whatever they ask for
+        raise invalid_params(f"_meta has {LOG_LEVEL}, which must be one of {', '.join(_LOG_LEVELS)}")
     return Meta(version, capabilities, meta)
 
 

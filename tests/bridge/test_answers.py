@@ -21,6 +21,7 @@ def question(method: str, params: dict[str, Any]) -> Question:
     return Question("k", method, msgspec.json.encode(params))
 
 
+@pytest.mark.must("E-05")
 @pytest.mark.parametrize(
     ("asked", "response"),
     [
@@ -41,6 +42,7 @@ def test_an_answer_is_passed_on_as_it_was_sent(asked: Any, response: Any) -> Non
     assert check_answers({"k": question(*asked)}, {"k": data, "other": b"5"}) == {"k": data}
 
 
+@pytest.mark.must("E-08")
 @pytest.mark.parametrize(
     ("asked", "response", "place"),
     [
@@ -67,6 +69,7 @@ def test_what_is_no_answer_is_refused_with_its_place(asked: Any, response: Any, 
     assert place in refused.value.message
 
 
+@pytest.mark.must("E-02", "M-01")
 @pytest.mark.parametrize(
     ("asked", "declared", "missing"),
     [

@@ -42,7 +42,7 @@ async def test_every_result_is_complete_but_a_created_task_and_says_what_the_ser
 
 
 @pytest.mark.row("A16")
-@pytest.mark.must("B-32", "B-33")
+@pytest.mark.must("B-32", "B-33", "E-07")
 async def test_what_a_client_says_that_it_is_changes_nothing(client: Client) -> None:
     bodies = set()
     for info in ({}, {"name": "admin", "version": "1"}, {"name": 5}, "tenure", None, [1]):

@@ -77,7 +77,7 @@ async def test_a_request_that_names_no_version_anywhere_is_refused(client: Clien
 
 
 @pytest.mark.row("H13")
-@pytest.mark.must("B-28")
+@pytest.mark.must("B-28", "N-01")
 @pytest.mark.parametrize(
     "bad_meta",
     [
@@ -90,6 +90,8 @@ async def test_a_request_that_names_no_version_anywhere_is_refused(client: Clien
         {PREFIX + "protocolVersion": 5, PREFIX + "clientCapabilities": {}},
         {PREFIX + "protocolVersion": VERSION, PREFIX + "clientCapabilities": []},
         {PREFIX + "protocolVersion": VERSION, PREFIX + "clientCapabilities": {"extensions": []}},
+        {PREFIX + "protocolVersion": VERSION, PREFIX + "clientCapabilities": {}, PREFIX + "logLevel": "loud"},
+        {PREFIX + "protocolVersion": VERSION, PREFIX + "clientCapabilities": {}, PREFIX + "logLevel": ["info"]},
     ],
 )
 async def test_missing_or_malformed_meta_is_refused(client: Client, bad_meta: Any) -> None:

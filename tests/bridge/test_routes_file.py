@@ -70,10 +70,11 @@ def test_a_route_has_defaults_for_what_the_file_does_not_say(tmp_path: Path) -> 
 
 def test_questions_before_the_work_are_kept_in_order(tmp_path: Path) -> None:
     form = {"message": "?", "requestedSchema": {"type": "object", "properties": {"a": {"type": "string"}}}}
+    sampling = {"messages": [], "maxTokens": 5, "metadata": {"share": 0.5, "none": None}}
     asked: list[dict[str, Any]] = [
         {"key": "who", "method": "elicitation/create", "params": form},
         {"key": "page", "method": "elicitation/create", "params": {"mode": "url", "message": "?", "url": "https://x.example"}},
-        {"key": "model", "method": "sampling/createMessage", "params": {"messages": [], "maxTokens": 5}},
+        {"key": "model", "method": "sampling/createMessage", "params": sampling},
         {"key": "roots", "method": "roots/list"},
     ]
     route = routes_of(tmp_path, tool(preflight=asked, answer_within="5m", max_detaches=0))["t"]

@@ -32,7 +32,7 @@ def test_the_first_key_seals_and_all_of_them_open() -> None:
 
 
 @pytest.mark.row("H25")
-@pytest.mark.must("R-06", "R-08")
+@pytest.mark.must("R-06", "R-08", "E-06")
 @pytest.mark.parametrize("bound_to", [(b"tenant", b"other"), (b"tenantsubject",), (b"tenants", b"ubject"), ()])
 def test_a_state_does_not_open_for_another_call(bound_to: tuple[bytes, ...]) -> None:
     with pytest.raises(Failure) as refused:

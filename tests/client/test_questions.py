@@ -115,7 +115,7 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], Any]] = {
 }
 
 
-@pytest.mark.must("R-04")
+@pytest.mark.must("R-04", "E-04")
 @pytest.mark.parametrize("function", [ask_each, ask_each_in_a_thread])
 @pytest.mark.parametrize("kind", CASES)
 async def test_each_kind_is_asked_as_mcp_says_and_its_answer_is_a_value(function: Callable[..., Any], kind: str) -> None:
@@ -144,6 +144,7 @@ def test_the_text_of_a_sample_is_all_of_its_text() -> None:
     assert Sample("assistant", blocks, "small", None).text == "ab"
 
 
+@pytest.mark.must("E-03")
 @pytest.mark.parametrize(
     "schema",
     [
