@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.robustness.checker.footprint import check_footprint
-from tests.robustness.checker.judge import judge
+from tests.robustness.checker.judge import judge, resolve_unknowns
 from tests.robustness.evidence import Event, Evidence, Row, Stone, Version, Write
 from tests.robustness.history import Call
 from tests.robustness.ledger import Effect
@@ -256,3 +256,17 @@ def test_an_effect_that_a_saved_step_lacks_and_one_of_a_lower_token_are_seen() -
 
 def replace_effect(effect: Effect, token: int) -> Effect:
     return Effect(effect.task, effect.step, token, effect.worker, is_accepted=True)
+
+
+def test_what_became_of_calls_without_an_answer_is_told() -> None:
+    evidence = honest()
+    for request, later in (("r1", "ok"), ("r2", "TASK_NOT_FOUND"), ("r3", "STORAGE_UNAVAILABLE")):
+        evidence.calls += [
+            call("create", "unknown", -0.3, -0.2, request=request),
+            call("create", later, 0, 0.1, request=request),
+        ]
+    evidence.calls += [call("complete", "unknown", 2.9, 3, token=1), call("append", "unknown", 2.7, 2.8, revision=1, token=1)]
+    assert resolve_unknowns(evidence) == {
+        "creations repeated until acknowledged": 1, "of them made exactly once": 1, "creations repeated until refused": 1,
+        "creations unresolved": 1, "completions done": 1, "checkpoints not done": 1,
+    }  # fmt: skip

@@ -4,6 +4,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+from store_service.model.refusals import Reason
 from tests.robustness.checker.effects import check_effects
 from tests.robustness.checker.leases import check_leases
 from tests.robustness.checker.removals import check_removals
@@ -20,7 +21,8 @@ def judge(evidence: Evidence) -> list[str]:
 
 
 def resolve_unknowns(evidence: Evidence) -> dict[str, int]:
-    """What became of the writes of which nobody knew: by the rows at the end, each was done or was not."""
+    """What became of the writes of which nobody knew: by the rows at the end, each was done or was not. A creation is repeated
+    until it is known; a fork of what was removed meanwhile is refused then."""
     found: Counter[str] = Counter()
     requests = {(row.tenant, row.request) for row in evidence.rows.values()}
     acknowledged = {
@@ -28,13 +30,21 @@ def resolve_unknowns(evidence: Evidence) -> dict[str, int]:
         for call in evidence.calls
         if call.op == "create" and call.outcome == "ok"
     }
+    refused = {
+        (call.tenant, call.detail["request"])
+        for call in evidence.calls
+        if call.op == "create" and call.outcome == Reason.TASK_NOT_FOUND.value
+    }
     for call in evidence.calls:
         if call.outcome != UNKNOWN:
             continue
         if call.op == "create" and not call.detail["request"].startswith("mcp:"):
             key = call.tenant, call.detail["request"]
-            found["creations repeated until acknowledged" if key in acknowledged else "creations unresolved"] += 1
-            found["of them made exactly once"] += key in requests or evidence.was_removed(acknowledged.get(key, ""))
+            if key in acknowledged:
+                found["creations repeated until acknowledged"] += 1
+                found["of them made exactly once"] += key in requests or evidence.was_removed(acknowledged[key])
+            else:
+                found["creations repeated until refused" if key in refused - requests else "creations unresolved"] += 1
         elif call.op == "complete":
             versions = evidence.versions.get(call.task, [])
             done = any(each.state == "COMPLETED" and each.finish_token == call.detail["token"] for each in versions)
