@@ -1,6 +1,5 @@
 """The table of trials from public bug reports, and what does not fit between it and the tests."""
 
-import ast
 import re
 import sys
 from collections.abc import Iterable, Mapping
@@ -10,7 +9,7 @@ from typing import Any, Final
 
 import yaml
 
-from tests.conformance.musts import ROOT, collected_folders
+from tests.tables import twice
 
 TABLE: Final = Path(__file__).with_name("cases.yaml")
 _SEEN: Final = re.compile(r"[\w.-]+/[\w.-]+#\d+")
@@ -50,9 +49,7 @@ def read_cases(text: str) -> Cases:
             rows[number] = Case(number=number, **{**entry, "tests": tuple(entry["tests"])})
         else:
             faults.append(f"{number} is not written as the others are")
-    written = re.findall(r"^  (\d+):", text, re.MULTILINE)
-    faults += [f"{number} stands there twice" for number in sorted({one for one in written if written.count(one) > 1})]
-    return Cases(rows, faults)
+    return Cases(rows, faults + twice(text, r"\d+"))
 
 
 def _is_well_written(entry: Mapping[str, Any]) -> bool:
@@ -63,17 +60,6 @@ def _is_well_written(entry: Mapping[str, Any]) -> bool:
             )
         case _:
             return False
-
-
-def find_tests(root: Path = ROOT) -> set[str]:
-    """The ids of all tests that `make test` runs."""
-    return {
-        f"{file.relative_to(root)}::{node.name}"
-        for folder in collected_folders()
-        for file in (root / folder).rglob("test_*.py")
-        for node in ast.walk(ast.parse(file.read_text()))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
-    }
 
 
 def compare(cases: Cases, there: Iterable[str]) -> list[str]:

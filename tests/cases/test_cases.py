@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.cases.table import TABLE, compare, find_tests, read_cases
+from tests.cases.table import TABLE, compare, read_cases
+from tests.tables import find_tests
 
 WRITTEN = TABLE.read_text()
 SMALL = "cases:\n  1: {seen: a/b#1, kind: One., tests: [tests/a/test_x.py::test_y]}\n"

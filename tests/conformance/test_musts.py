@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.conformance.musts import ROOT, TABLE, Table, collected_folders, compare, marks, read_table
+from tests.conformance.musts import TABLE, read_table
+from tests.tables import collected_folders, compare, marks
 
 WRITTEN = (
     "sources:\n  A: [owner/name, file.md]\nrows:\n  A-1: [top, MUST, One.]\n  A-2: [top, SHOULD, Two., because: Not here.]\n"
@@ -11,7 +12,7 @@ HERE = "tests/a/test_x.py::test_y"
 
 
 def test_every_row_has_its_tests_and_every_named_row_is_there() -> None:
-    assert compare(read_table(TABLE.read_text()), list(marks(ROOT / "tests")), collected_folders()) == []
+    assert compare(read_table(TABLE.read_text()), marks(mark="must"), collected_folders()) == []
 
 
 @pytest.mark.parametrize(
@@ -45,5 +46,5 @@ def test_what_fits_together_is_told_as_such() -> None:
     ],
 )
 def test_a_row_that_is_written_otherwise_is_told(row: str, fault: str) -> None:
-    table: Table = read_table(f"{WRITTEN}  {row}\n")
+    table = read_table(f"{WRITTEN}  {row}\n")
     assert any(fault in told for told in table.faults)

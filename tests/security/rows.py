@@ -1,6 +1,6 @@
 """The table of the security checklist, and the tests that show it: `python -m tests.security.rows` prints both.
 
-It is read and checked as `tests/conformance/musts.py` does it with the sentences of MCP.
+The rows are in `rows.yaml`. A test says which it shows: `@pytest.mark.row("T1")`.
 """
 
 import sys
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import yaml
 
-from tests.conformance.musts import ROOT, Row, Table, marks
+from tests.tables import Row, Table, marks, show, twice
 
 TABLE = Path(__file__).with_name("rows.yaml")
 LEVELS = ("MUST", "SHOULD", "OURS")
@@ -35,18 +35,18 @@ def read_rows(text: str) -> tuple[Table, Mapping[str, Excuse]]:
     for row_id, entries in yaml.safe_load(text)["rows"].items():
         match entries:
             case [str(level), str(words)] if level in LEVELS:
-                rows[row_id] = Row(id=row_id, source="", level=level, words=words)
+                rows[row_id] = Row(id=row_id, level=level, words=words)
             case [str(level), str(words), {**excuse}] if level in LEVELS and len(excuse) == 1:
                 excuses[row_id] = _excuse(excuse)
                 because = None if excuses[row_id].kind == "besides" else excuses[row_id].words
-                rows[row_id] = Row(id=row_id, source="", level=level, words=words, because=because)
+                rows[row_id] = Row(id=row_id, level=level, words=words, because=because)
             case _:
                 faults.append(f"{row_id} is not written as the others are")
     faults += [f"{row_id} has an excuse of no kind" for row_id, one in excuses.items() if one.kind not in EXCUSES]
     wanted = [f"{part}{number}" for part, size in SIZES.items() for number in range(1, size + 1)]
     faults += [f"{row_id} is missing" for row_id in wanted if row_id not in rows]
     faults += [f"{row_id} is not of the checklist" for row_id in rows if row_id not in wanted]
-    return Table(rows, faults), excuses
+    return Table(rows, faults + twice(text, r"[A-Z]\d+")), excuses
 
 
 def _excuse(written: Mapping[object, object]) -> Excuse:
@@ -57,12 +57,7 @@ def _excuse(written: Mapping[object, object]) -> Excuse:
 def main() -> int:
     """Prints every row with its tests."""
     table, excuses = read_rows(TABLE.read_text())
-    marked = list(marks(ROOT / "tests", mark="row"))
-    for row in table.rows.values():
-        sys.stdout.write(f"{row.id} {row.level}: {row.words}\n")
-        sys.stdout.write("".join(f"    {test}\n" for test in sorted({test for row_id, test in marked if row_id == row.id})))
-        if excuse := excuses.get(row.id):
-            sys.stdout.write(f"    {excuse.kind}: {excuse.words}\n")
+    show(table, marks(mark="row"), {row_id: f"{excuse.kind}: {excuse.words}" for row_id, excuse in excuses.items()})
     return 0
 
 

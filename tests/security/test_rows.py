@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.conformance.musts import ROOT, collected_folders, compare, marks
 from tests.security.rows import TABLE, read_rows
+from tests.tables import collected_folders, compare, marks
 
 WRITTEN = TABLE.read_text()
 HERE = "tests/a/test_x.py::test_y"
@@ -11,7 +11,7 @@ HERE = "tests/a/test_x.py::test_y"
 
 def test_every_row_has_its_tests_or_its_reason_and_every_named_row_is_there() -> None:
     table, _ = read_rows(WRITTEN)
-    assert compare(table, list(marks(ROOT / "tests", mark="row")), collected_folders()) == []
+    assert compare(table, marks(mark="row"), collected_folders()) == []
 
 
 def test_a_row_without_a_test_and_a_reason_that_is_over_are_told() -> None:
@@ -28,6 +28,7 @@ def test_a_row_without_a_test_and_a_reason_that_is_over_are_told() -> None:
         ("  A2: [MUST,", "  X2: [MUST,", "A2 is missing"),
         ("  A2: [MUST,", "  X2: [MUST,", "X2 is not of the checklist"),
         ("  A2: [MUST,", "  A2: [MAY,", "A2 is not written"),
+        ("  A2: [MUST,", "  A1: [MUST,", "A1 stands there twice"),
         ("besides:", "hope:", "A13 has an excuse of no kind"),
     ],
 )

@@ -4,8 +4,9 @@ import re
 
 import pytest
 
-from tests.conformance.musts import ROOT, marks
+from tests.pair import ROOT
 from tests.security.rows import TABLE, read_rows
+from tests.tables import marks
 
 LINES = [line for line in (ROOT / "SECURITY.md").read_text().splitlines() if line.startswith("| ")][2:]
 EDGES = [[cell.strip() for cell in line.strip("|").split("|")] for line in LINES]
@@ -18,7 +19,7 @@ WANTED = (
 @pytest.mark.row("S8")
 def test_each_edge_names_rows_that_are_shown_and_tests_that_show_one_of_them() -> None:
     rows = read_rows(TABLE.read_text())[0].rows
-    shown = list(marks(ROOT / "tests", mark="row"))
+    shown = marks(mark="row")
     assert tuple(edge[0] for edge in EDGES) == WANTED
     for edge, could, against, named, files in EDGES:
         assert all((could, against)), edge
