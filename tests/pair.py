@@ -153,11 +153,11 @@ class Pair:
 
     def figures(self) -> str:
         """All that store and bridge have counted, as they tell it."""
-        return "".join(_read(f"http://127.0.0.1:{port}/metrics") for port in self.admin_ports)
+        return "".join(map(metrics_at, self.admin_ports))
 
     def figure(self, sample: str, **labels: str) -> float:
         """What the bridge has counted under a name, over all samples that have these labels."""
-        families = list(text_string_to_metric_families(_read(f"http://127.0.0.1:{self._bridge_admin_port}/metrics")))
+        families = list(text_string_to_metric_families(metrics_at(self._bridge_admin_port)))
         samples = [one for family in families for one in family.samples if one.name == sample]
         return sum(one.value for one in samples if labels.items() <= one.labels.items())
 
@@ -223,8 +223,9 @@ class Pair:
         }
 
 
-def _read(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=10) as answer:
+def metrics_at(admin_port: int) -> str:
+    """All that a store, a bridge or a worker has counted, as it tells it."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{admin_port}/metrics", timeout=30) as answer:
         text: str = answer.read().decode()
         return text
 

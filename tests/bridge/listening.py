@@ -4,8 +4,7 @@ import asyncio
 import json
 import re
 import socket
-import urllib.request
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from taskstore.v1 import types_pb2
 from mcp_bridge.app import Bridge
 from tests.bridge.client import PREFIX, TASKS, Client, headers_for, meta
 from tests.conftest import Stubs, bridge_on, started
+from tests.pair import metrics_at
 from tests.store.builders import claim
 
 SUBSCRIPTION_ID = PREFIX + "subscriptionId"
@@ -177,18 +177,6 @@ def timeless(task: dict[str, Any]) -> dict[str, Any]:
 
 async def figure(port: int, name: str) -> float:
     """One of a process's own figures."""
-
-    def read() -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as response:
-            return str(response.read().decode())
-
-    found = re.search(rf"^{name} (\S+)$", await asyncio.to_thread(read), re.MULTILINE)
+    found = re.search(rf"^{name} (\S+)$", await asyncio.to_thread(metrics_at, port), re.MULTILINE)
     assert found is not None, name
     return float(found[1])
-
-
-async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    """Waits for what must come to be."""
-    async with asyncio.timeout(30):
-        while not await condition():
-            await asyncio.sleep(0.01)

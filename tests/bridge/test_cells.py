@@ -17,10 +17,11 @@ from mcp_bridge.config import Config
 from store_service.client import StoreError
 from tests.bridge.client import Answer, Client, client_of
 from tests.bridge.fake_store import FakeTaskStore
-from tests.bridge.test_reload import put, until
+from tests.bridge.test_reload import put
 from tests.conftest import started
 from tests.security.authority import PUBLIC_URL, Authority
 from tests.security.conftest import STATE_KEY
+from tests.store.builders import until
 
 AWAY = StoreError("the connection broke", code=grpc.StatusCode.UNAVAILABLE)
 DEFAULT, EAST, WEST = "127.0.0.1:1", "dns:///east.example:7233", "dns:///west.example:7233"
@@ -123,9 +124,9 @@ async def test_each_call_goes_to_the_cell_of_its_tenant(scene: Scene) -> None:
 
 
 async def test_a_cell_that_is_away_is_away_for_its_own_tenants_alone(scene: Scene) -> None:
-    await until(lambda: reached(scene, default=1, east=1, west=1))
+    await until(lambda: reached(scene, default=1, east=1, west=1), "the stores are reached so")
     scene.stores[EAST].trouble = AWAY
-    await until(lambda: reached(scene, default=1, east=0, west=1))
+    await until(lambda: reached(scene, default=1, east=0, west=1), "the stores are reached so")
     assert (await scene.call("beta")).status == 503
     assert [(await scene.call(tenant)).status for tenant in ("acme", "carol")] == [200, 200]
     assert (await scene.look("/readyz")).status == 200, "the others are served"
@@ -148,7 +149,7 @@ async def test_a_cell_that_does_not_answer_keeps_no_other_tenants_calls(scene: S
 async def test_a_bridge_is_ready_until_no_cell_is_there(scene: Scene) -> None:
     for store in scene.stores.values():
         store.trouble = AWAY
-    await until(lambda: reached(scene, default=0, east=0, west=0))
+    await until(lambda: reached(scene, default=0, east=0, west=0), "the stores are reached so")
     answer = await scene.look("/readyz")
     assert answer.status == 503
     assert b"default cannot be reached; east cannot be reached; west cannot be reached" in answer.body
@@ -159,7 +160,7 @@ async def test_a_tenant_whose_route_leads_elsewhere_is_served_there_at_once(
 ) -> None:
     monkeypatch.setattr(cells, "RETIRE_SECONDS", 0.01)
     put(scene.routes, written(acme="west", beta="east", carol="west"))
-    await until(lambda: reached(scene, east=1, west=1))
+    await until(lambda: reached(scene, east=1, west=1), "the stores are reached so")
     assert (await scene.call("acme")).status == 200
     assert (scene.tenants(DEFAULT), scene.tenants(WEST)) == ([], ["acme"])
     async with asyncio.timeout(30):
@@ -173,7 +174,7 @@ async def test_a_call_that_fails_while_its_tenant_moves_is_made_again_in_the_oth
     async with asyncio.timeout(30):
         await scene.stores[EAST].asked.wait()
     put(scene.routes, written(acme="", beta="west", carol="west"))
-    await until(lambda: reached(scene, default=1, west=1))
+    await until(lambda: reached(scene, default=1, west=1), "the stores are reached so")
     scene.stores[EAST].trouble = AWAY
     scene.stores[EAST].gate.set()
     assert (await calling).status == 200
@@ -182,7 +183,7 @@ async def test_a_call_that_fails_while_its_tenant_moves_is_made_again_in_the_oth
 
 async def test_a_cell_at_another_address_is_spoken_to_there(scene: Scene) -> None:
     put(scene.routes, written(acme="", beta="east").replace(EAST, WEST))
-    await until(lambda: reached(scene, default=1, east=1))
+    await until(lambda: reached(scene, default=1, east=1), "the stores are reached so")
     assert (await scene.call("beta")).status == 200
     assert (scene.tenants(EAST), scene.tenants(WEST)) == ([], ["beta"])
 

@@ -4,8 +4,7 @@ import asyncio
 import json
 import re
 import signal
-import urllib.request
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,8 @@ from tests.bridge.client import Client
 from tests.bridge.fake_store import FakeTaskStore
 from tests.bridge.listening import SUBSCRIPTION_ID, Stream, listening
 from tests.bridge.test_process import serving, status
-from tests.pair import free_ports
+from tests.pair import free_ports, metrics_at
+from tests.store.builders import until
 
 TOOL = "{{name: {}, workflow: w, workflow_version: {}, task: optional, input_schema: {{type: object}}}}"
 CHANGED = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed", "params": {"_meta": {SUBSCRIPTION_ID: 1}}}
@@ -43,21 +43,9 @@ async def names(client: Client) -> list[str]:
 
 async def figures(port: int) -> dict[str, float]:
     """How often the route file was looked at, by outcome."""
-
-    def read() -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as response:
-            return str(response.read().decode())
-
-    text = await asyncio.to_thread(read)
+    text = await asyncio.to_thread(metrics_at, port)
     found = re.findall(r'^tenure_bridge_route_reloads_total\{outcome="(\w+)"\} (\S+)$', text, re.MULTILINE)
     return {outcome: float(count) for outcome, count in found}
-
-
-async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    """Waits for what must come to be."""
-    async with asyncio.timeout(30):
-        while not await condition():
-            await asyncio.sleep(0.01)
 
 
 async def begun(stream: Stream) -> None:
@@ -96,7 +84,7 @@ async def test_a_change_of_what_is_not_listed_is_served_and_not_told(
     routes: Path, client: Client, bridge: Bridge, fake: FakeTaskStore
 ) -> None:
     put(routes, written("a"))
-    await until(lambda: is_listed(client, "a"))
+    await until(lambda: is_listed(client, "a"), "a is listed")
     async with listening(bridge.port, tools=True) as stream:
         await begun(stream)
         put(routes, written("a", version=2))
@@ -105,7 +93,7 @@ async def test_a_change_of_what_is_not_listed_is_served_and_not_told(
             await client.call("a", tasks=True)
             return fake.created[-1].contract.workflow_version == 2
 
-        await until(is_new)
+        await until(is_new, "the new file is read")
         assert await stopped(bridge, stream) == ["the end"]
 
 
@@ -117,7 +105,7 @@ async def test_a_wrong_file_changes_nothing_and_the_next_right_one_is_taken(
     routes: Path, client: Client, bridge: Bridge, capsys: pytest.CaptureFixture[str]
 ) -> None:
     put(routes, written("a"))
-    await until(lambda: is_listed(client, "a"))
+    await until(lambda: is_listed(client, "a"), "a is listed")
     wrong = ["tenants: [", written("a", "a"), written("b").replace("dev:", "acme:"), ""]
     for count, text in enumerate(wrong, start=1):
         put(routes, text)
@@ -125,7 +113,7 @@ async def test_a_wrong_file_changes_nothing_and_the_next_right_one_is_taken(
         async def is_refused(count: int = count) -> bool:
             return (await figures(bridge.admin_port)).get("refused") == count
 
-        await until(is_refused)
+        await until(is_refused, "the wrong file is refused")
         assert await names(client) == ["a"]
     assert "routes.yaml:6: tools[1].name: the tool a is there twice" in capsys.readouterr().out
     routes.unlink()
@@ -133,11 +121,11 @@ async def test_a_wrong_file_changes_nothing_and_the_next_right_one_is_taken(
     async def is_missed() -> bool:
         return (await figures(bridge.admin_port))["refused"] == len(wrong) + 1
 
-    await until(is_missed)
+    await until(is_missed, "the missing file is noticed")
     assert await names(client) == ["a"]
     assert await asyncio.to_thread(status, f"http://127.0.0.1:{bridge.admin_port}/readyz") == 200
     put(routes, written("b"))
-    await until(lambda: is_listed(client, "b"))
+    await until(lambda: is_listed(client, "b"), "b is listed")
     assert await figures(bridge.admin_port) == {"applied": 2, "refused": len(wrong) + 1}
 
 
@@ -165,9 +153,9 @@ async def test_a_file_behind_links_that_are_swapped_is_seen(tmp_path: Path, fake
 async def test_a_second_change_at_once_is_not_missed(routes: Path, client: Client) -> None:
     for text in (written("a"), written("b"), written("c")):
         routes.write_text(text)
-    await until(lambda: is_listed(client, "c"))
+    await until(lambda: is_listed(client, "c"), "c is listed")
     routes.write_text(written("d"))
-    await until(lambda: is_listed(client, "d"))
+    await until(lambda: is_listed(client, "d"), "d is listed")
 
 
 async def test_a_call_under_way_keeps_its_route_and_its_task_stays_readable(
@@ -180,7 +168,7 @@ async def test_a_call_under_way_keeps_its_route_and_its_task_stays_readable(
     (held,) = fake.tasks
     task_id = (await client.call("task", tasks=True)).result["taskId"]
     put(routes, written("a"))
-    await until(lambda: is_listed(client, "a"))
+    await until(lambda: is_listed(client, "a"), "a is listed")
     assert (await client.call("held")).code == -32602
     assert (await client.task("get", task_id)).result["status"] == "working"
     await fake.complete(held, b'{"content":[]}')

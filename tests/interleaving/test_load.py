@@ -3,7 +3,6 @@
 import asyncio
 import random
 import re
-import urllib.request
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
@@ -17,6 +16,7 @@ from taskstore.v1 import leases_pb2, tasks_pb2, types_pb2
 from store_service.db.migrate import migrate
 from store_service.embedded import EmbeddedPostgres
 from tests.conftest import MOVABLE_CLOCK, Clock, Stubs, serving
+from tests.pair import metrics_at
 from tests.store.builders import (
     cancel,
     checkpoint,
@@ -45,8 +45,8 @@ async def stores(store: Stubs, dsn: str) -> AsyncIterator[list[Stubs]]:
 
 async def retries_of(store: Stubs) -> float:
     """How many statements of a store were repeated after a deadlock or a serialization failure."""
-    read = urllib.request.urlopen(f"http://127.0.0.1:{store.admin_port}/metrics", timeout=10)
-    found = re.search(r"^tenure_store_statement_retries_total ([0-9.]+)$", read.read().decode(), re.MULTILINE)
+    text = await asyncio.to_thread(metrics_at, store.admin_port)
+    found = re.search(r"^tenure_store_statement_retries_total ([0-9.]+)$", text, re.MULTILINE)
     assert found
     return float(found[1])
 

@@ -3,7 +3,6 @@
 import asyncio
 import re
 import shutil
-import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Final
@@ -14,6 +13,7 @@ import pytest
 from store_service.embedded import EmbeddedPostgres
 from tests.conftest import Stubs, serving
 from tests.databases import Databases
+from tests.pair import metrics_at
 from tests.store.moving import Cell
 from tests.store.refusals.promised import ANYWHERE, pairs
 
@@ -40,9 +40,7 @@ async def second_store(dsn: str, store: Stubs) -> AsyncIterator[Stubs]:
 
 
 def _outcomes(admin_port: int) -> list[tuple[str, str]]:
-    with urllib.request.urlopen(f"http://127.0.0.1:{admin_port}/metrics", timeout=30) as answer:
-        text = answer.read().decode()
-    return re.findall(r'^tenure_store_calls_total{method="(\w+)",outcome="(\w+)"}', text, re.MULTILINE)
+    return re.findall(r'^tenure_store_calls_total{method="(\w+)",outcome="(\w+)"}', metrics_at(admin_port), re.MULTILINE)
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ import asyncio
 import time
 from typing import Any
 
-import aiohttp
 import asyncpg
 import grpc
 import pytest
@@ -12,6 +11,7 @@ from taskstore.v1 import leases_pb2, tasks_pb2, types_pb2
 
 from store_service.model.limits import MIB
 from tests.conftest import Stubs
+from tests.pair import metrics_at
 from tests.store.builders import (
     LOCK_TENANT,
     TENANT,
@@ -233,8 +233,7 @@ async def test_early_answers_count_towards_a_full_statement(store: Stubs, dsn: s
         for _ in range(3):  # all of them wait when what was said later is answered
             await store.leases.LeaseTasks(claim(workflow="nobody's"))
     await asyncio.gather(*calls)
-    async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{store.admin_port}/metrics") as answer:
-        text = await answer.text()
+    text = await asyncio.to_thread(metrics_at, store.admin_port)
     assert f'tenure_store_batch_items_bucket{{le="1.0",operation="create_tasks"}} {1 + len(items)}.0' in text
 
 

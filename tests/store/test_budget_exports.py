@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import urllib.request
 from collections.abc import AsyncIterator, Mapping
 from typing import Final
 from unittest.mock import AsyncMock
@@ -17,6 +16,7 @@ from store_service.db.pool import Database, open_database
 from store_service.operations import chores
 from store_service.operations.budget_figures import BudgetFigures
 from tests.conftest import Clock, Stubs, open_stubs, store_on
+from tests.pair import metrics_at
 from tests.store.budgets import HOUR_MS, Amounts, budget_of, reserve, reserved_task, set_budget, settle
 from tests.store.builders import TENANT, assert_invalid, cancel, complete, create_and_lease, refusal_of, until
 
@@ -225,13 +225,7 @@ async def test_two_stores_count_each_fact_once(dsn: str, database: asyncpg.Conne
             return bool(await database.fetchval("SELECT bool_and(metered = 21) FROM tenure.budget_export"))
 
         await until(all_are_counted, "every fact is counted")
-    texts = [await asyncio.to_thread(_read, one.admin_port) for one in stores]
+    texts = [await asyncio.to_thread(metrics_at, one.admin_port) for one in stores]
     for one in stores:
         await one.stop()
     assert sum(value for text in texts for name, value in figures(text).items() if name.startswith(FACTS)) == 21
-
-
-def _read(port: int) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
-        text: str = answer.read().decode()
-    return text

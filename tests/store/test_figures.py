@@ -1,13 +1,13 @@
 """How much work there is, as graphs and autoscalers see it."""
 
 import re
-import urllib.request
 
 import asyncpg
 import pytest
 
 from store_service.operations import chores
 from tests.conftest import Clock, Stubs, store_on
+from tests.pair import metrics_at
 from tests.store.builders import claim, create, until
 
 
@@ -16,9 +16,8 @@ def figures(stubs: Stubs) -> dict[str, float]:
 
 
 def figures_of(admin_port: int) -> dict[str, float]:
-    with urllib.request.urlopen(f"http://127.0.0.1:{admin_port}/metrics", timeout=5) as answer:
-        text = answer.read().decode()
-    return {name: float(value) for name, value in re.findall(r"^(tenure_store_(?:tasks|oldest)\S*) (\S+)$", text, re.MULTILINE)}
+    found = re.findall(r"^(tenure_store_(?:tasks|oldest)\S*) (\S+)$", metrics_at(admin_port), re.MULTILINE)
+    return {name: float(value) for name, value in found}
 
 
 async def test_the_queue_is_counted_and_its_oldest_task_is_timed(

@@ -10,7 +10,6 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from pathlib import Path
 from typing import Any, Final
 
-import aiohttp
 import asyncpg
 import grpc
 import pytest
@@ -18,7 +17,7 @@ from taskstore.v1 import tasks_pb2, types_pb2
 
 from store_service.client.errors import from_rpc_error
 from tests.conftest import Stubs, serving
-from tests.pair import free_ports
+from tests.pair import free_ports, metrics_at
 from tests.pgbouncer import MISSING, PROGRAM, PgBouncer
 from tests.store.builders import TENANT, claim, complete, create, get, new_task, refusal_of
 
@@ -147,8 +146,7 @@ async def heard(method: Any, request: Any) -> Any:
 async def until_listening(store: Stubs) -> str:
     """The store's figures, once hints reach it."""
     while True:
-        async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{store.admin_port}/metrics") as answer:
-            text = await answer.text()
+        text = await asyncio.to_thread(metrics_at, store.admin_port)
         if "tenure_store_listen_connected 1.0" in text:
             return text
         await asyncio.sleep(0.05)

@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import urllib.request
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -13,6 +12,7 @@ from store_service.config import ConfigError, read_config
 from store_service.model.shards import shard_of
 from store_service.server import Store
 from tests.conftest import Clock, Stubs, started, store_on
+from tests.pair import metrics_at
 from tests.store.builders import LOCK_TENANT, TENANT, blocked, create, get, holding, until
 from tests.store.retention import DAY, cleanup_lease, ended
 
@@ -27,13 +27,7 @@ def cleaning(dsn: str, **settings: Any) -> AbstractAsyncContextManager[Store]:
 
 async def figures(store: Store) -> dict[str, float]:
     """What it says of cleaning up."""
-
-    def read() -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{store.admin_port}/metrics", timeout=30) as answer:
-            text: str = answer.read().decode()
-            return text
-
-    text = await asyncio.to_thread(read)
+    text = await asyncio.to_thread(metrics_at, store.admin_port)
     found = {
         name: float(value)
         for name, value in re.findall(r'^tenure_store_cleanup_total{event="(\w+)"} (\S+)', text, re.MULTILINE)

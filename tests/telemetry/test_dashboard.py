@@ -2,7 +2,6 @@
 
 import json
 import re
-import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from store_service.client import Context, Worker
 from tests.conftest import bridge_on, serving, started
-from tests.pair import ROOT
+from tests.pair import ROOT, metrics_at
 from tests.telemetry.conftest import ROUTES
 
 MONITORING = ROOT / "k8s" / "components" / "monitoring"
@@ -21,9 +20,8 @@ def exported(*ports: int) -> dict[str, str]:
     """Each sample's family, and of families without samples all the names that theirs could have."""
     kinds: dict[str, str] = {}
     for port in ports:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
-            for family in text_string_to_metric_families(answer.read().decode()):
-                kinds[family.name] = family.type
+        for family in text_string_to_metric_families(metrics_at(port)):
+            kinds[family.name] = family.type
     return kinds
 
 

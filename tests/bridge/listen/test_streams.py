@@ -11,9 +11,9 @@ import pytest
 from mcp_bridge.access.callers import Authenticate, Caller
 from mcp_bridge.app import Bridge
 from tests.bridge.client import TASKS, Client, client_of
-from tests.bridge.listening import acknowledged, bridging, create, figure, is_end, lease, listening, told, until
+from tests.bridge.listening import acknowledged, bridging, create, figure, is_end, lease, listening, told
 from tests.conftest import Stubs, store_on
-from tests.store.builders import cancel, complete, report
+from tests.store.builders import cancel, complete, report, until
 
 
 @pytest.mark.row("T13")
@@ -34,7 +34,7 @@ async def test_a_principal_has_so_many_streams_and_no_more(store: Stubs, routes:
         async def has_room() -> bool:
             return await figure(bridge.admin_port, "tenure_bridge_subscriptions") < 2
 
-        await until(has_room)
+        await until(has_room, "there is room again")
         async with listening(bridge.port, tools=True) as again:
             await acknowledged(again)
 
@@ -71,7 +71,7 @@ async def test_many_streams_look_at_the_store_through_one_watch_and_leave_nothin
             store.admin_port, "tenure_store_watched_tasks"
         )
 
-    await until(is_forgotten)
+    await until(is_forgotten, "the task is forgotten")
 
 
 async def test_a_slow_reader_is_told_the_latest_and_holds_nobody_up(user: Client, store: Stubs, bridge: Bridge) -> None:
@@ -126,7 +126,7 @@ async def test_a_reader_that_reads_nothing_is_given_up(
         async def is_gone() -> bool:
             return not await figure(bridge.admin_port, "tenure_bridge_subscriptions")
 
-        await until(is_gone)
+        await until(is_gone, "the reader is given up")
 
 
 @pytest.mark.row("H18")
@@ -169,7 +169,7 @@ async def test_a_store_that_is_away_means_silence_and_then_what_stands(dsn: str,
             async def is_cancelled() -> bool:
                 return (await user.task("cancel", changing)).status == 200
 
-            await until(is_cancelled)
+            await until(is_cancelled, "the task is cancelled")
             task = await told(stream)
             assert (task["taskId"], task["status"]) == (changing, "cancelled")
             await user.task("cancel", resting)
