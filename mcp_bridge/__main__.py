@@ -12,10 +12,11 @@ from mcp_bridge.access.config_files import ConfigFileError
 from mcp_bridge.access.issuers import load_issuers
 from mcp_bridge.access.routes_file import load_routes
 from mcp_bridge.app import Bridge, StdioBridge
-from mcp_bridge.config import Config, ConfigError, check_development, read_config
+from mcp_bridge.config import Config, check_development, read_config
 from mcp_bridge.development import NotForTrials, Trial, issue_token
 from mcp_bridge.doctor import examine
 from mcp_bridge.lines import Lines, own_pipes
+from store_service.settings import ConfigError
 from store_service.telemetry import TracesNotInstalled, configure_logs, settle_garbage
 from store_service.telemetry.findings import add_output, tell_findings
 

@@ -4,22 +4,18 @@ import base64
 import binascii
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 from mcp_bridge.access.hosts import is_loopback
 from mcp_bridge.access.proxies import read_networks
 from store_service.client import Tls
+from store_service.settings import ConfigError, Settings, check_log
 
-_PREFIX: Final = "TENURE_BRIDGE_"
 _KEY_BYTES: Final = 32
 _PUBLIC_URL = re.compile(r"https?://(\[[0-9a-f:.]+\]|[a-z0-9.-]+)(:[0-9]{1,5})?(/[A-Za-z0-9._~-]+)*")
-
-
-class ConfigError(Exception):
-    """A setting is missing or wrong. The message names its variable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,15 +95,13 @@ class Config:
     """json or console."""
 
 
+_SETTINGS: Final = Settings(Config, "TENURE_BRIDGE_", "the bridge")
+_variable: Final = _SETTINGS.variable
+
+
 def read_config(environment: Mapping[str, str]) -> Config:
     """Reads the settings. Raises ConfigError for one that is missing or wrong, and for names that no setting has."""
-    values: dict[str, Any] = {}
-    names = {_variable(field.name): field for field in fields(Config)}
-    for variable, text in environment.items():
-        if variable in names:
-            values[names[variable].name] = _read(variable, text, names[variable].type)
-        elif variable.startswith(_PREFIX):
-            raise ConfigError(f"{variable} is no setting of the bridge; its settings are {', '.join(sorted(names))}")
+    values = _SETTINGS.read(environment)
     if not values.get("routes"):
         raise ConfigError("TENURE_BRIDGE_ROUTES is not set; it is the path of the route file")
     config = Config(**values)
@@ -150,7 +144,7 @@ def store_tls(config: Config) -> Tls | None:
 def read_log_settings(environment: Mapping[str, str]) -> tuple[str, str]:
     """The log's level and form alone, for commands that need no other setting. Raises ConfigError."""
     level, form = environment.get("TENURE_LOG_LEVEL", "info"), environment.get("TENURE_LOG_FORMAT", "json")
-    _check_log(level, form)
+    check_log(level, form)
     return level, form
 
 
@@ -164,7 +158,7 @@ def check_development(environment: Mapping[str, str]) -> None:
 
 def _check(config: Config) -> None:
     _check_access(config)
-    _check_log(config.log_level, config.log_format)
+    check_log(config.log_level, config.log_format)
     read_state_keys(config)
     store_tls(config)
     identity = [bool(text.strip()) for text in (config.stdio_tenant, config.stdio_issuer, config.stdio_subject)]
@@ -176,9 +170,7 @@ def _check(config: Config) -> None:
         "store_retry_seconds": (0, 10), "clock_leeway_seconds": (0, 60), "streams_per_principal": (1, 100_000),
         "most_streams": (1, 100_000),
     }  # fmt: skip
-    for name, (least, most) in bounds.items():
-        if not least <= getattr(config, name) <= most:
-            raise ConfigError(f"{_variable(name)} must be {least:g} to {most:g}")
+    _SETTINGS.check_bounds(config, bounds)
     for name in ("host", "admin_host", "store", "dev_tenant"):
         if not getattr(config, name).strip():
             raise ConfigError(f"{_variable(name)} must not be empty")
@@ -218,28 +210,3 @@ def _check_access(config: Config) -> None:
         )
     if not config.state_keys:
         raise ConfigError(f"{_variable('state_keys')} is not set; all bridges must have the same key, see the README")
-
-
-def _check_log(level: str, form: str) -> None:
-    if level not in ("debug", "info", "warning", "error"):
-        raise ConfigError("TENURE_LOG_LEVEL must be debug, info, warning or error")
-    if form not in ("json", "console"):
-        raise ConfigError("TENURE_LOG_FORMAT must be json or console")
-
-
-def _variable(name: str) -> str:
-    return f"TENURE_{name.upper()}" if name.startswith("log_") else f"{_PREFIX}{name.upper()}"
-
-
-def _read(variable: str, text: str, kind: object) -> Any:
-    try:
-        if kind is bool:
-            return {"true": True, "1": True, "false": False, "0": False}[text.strip().lower()]
-        if kind in (int, float):
-            return kind(text.strip())
-    except (KeyError, ValueError):
-        wanted = {bool: "true or false", int: "a whole number", float: "a number"}[kind]  # type: ignore[index]
-        raise ConfigError(f"{variable} must be {wanted}") from None
-    if kind is str:
-        return text
-    return tuple(part.strip() for part in text.split(",") if part.strip())

@@ -11,7 +11,7 @@ from pathlib import Path
 import structlog
 
 from store_service.archive.errors import ArchiveError
-from store_service.config import Config, ConfigError, MoveConfig, read_config, read_move
+from store_service.config import Config, MoveConfig, read_config, read_move
 from store_service.db.migrate import SchemaError, bump_epoch, keep_epoch, migrate
 from store_service.db.moves import open_move
 from store_service.dev_certs import make_dev_certs
@@ -22,6 +22,7 @@ from store_service.operations.moves import keep_tenant, move_tenant
 from store_service.operator import command as operator
 from store_service.rpc.policy import PolicyError
 from store_service.server import Store
+from store_service.settings import ConfigError
 from store_service.telemetry import TracesNotInstalled, configure_logs, settle_garbage
 from store_service.telemetry.findings import add_output, tell_findings
 

@@ -1,17 +1,14 @@
 """The settings of the store. The only reader of its environment."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import Any, Final
+from typing import Final
 
 from store_service.archive.opening import LOCKS, ArchiveSettings
+from store_service.settings import ConfigError, Settings, check_log
 
 LOOPBACK: Final = frozenset({"localhost"})
-
-
-class ConfigError(Exception):
-    """A setting is missing or wrong. The message names its variable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,9 +106,13 @@ class Config:
         )  # fmt: skip
 
 
+_SETTINGS: Final = Settings(Config, "TENURE_STORE_", "the store")
+_variable: Final = _SETTINGS.variable
+
+
 def read_config(environment: Mapping[str, str]) -> Config:
     """Reads the settings. Raises ConfigError for one that is missing or wrong, and for names that no setting has."""
-    values = _values(environment)
+    values = _SETTINGS.read(environment)
     if not values.get("dsn"):
         raise ConfigError(
             "TENURE_STORE_DSN is not set; it says where Postgres is, as postgresql://user:password@host:port/database"
@@ -124,7 +125,7 @@ def read_config(environment: Mapping[str, str]) -> Config:
 def read_archive(environment: Mapping[str, str], address: str | None = None) -> ArchiveSettings | None:
     """Reads the settings of the archive alone, as operators have no database; at this address, if one is given."""
     named = {name: text for name, text in environment.items() if name.startswith("TENURE_STORE_ARCHIVE")}
-    values = {**_values(named), **({"archive": address} if address is not None else {})}
+    values = {**_SETTINGS.read(named), **({"archive": address} if address is not None else {})}
     config = Config(dsn="", **values)
     _check_archive(config)
     return config.archive_settings()
@@ -150,17 +151,6 @@ def read_move(environment: Mapping[str, str]) -> MoveConfig:
     return MoveConfig(from_dsn=found[0], to_dsn=found[1])
 
 
-def _values(environment: Mapping[str, str]) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    names = {_variable(field.name): field for field in fields(Config)}
-    for variable, text in environment.items():
-        if variable in names:
-            values[names[variable].name] = _read(variable, text, names[variable].type)
-        elif variable.startswith("TENURE_STORE_"):
-            raise ConfigError(f"{variable} is no setting of the store; its settings are {', '.join(sorted(names))}")
-    return values
-
-
 def _check(config: Config) -> None:
     _check_callers(config)
     _check_archive(config)
@@ -172,10 +162,7 @@ def _check(config: Config) -> None:
         )
     if config.fault_points and not _is_loopback(config.host):
         raise ConfigError(f"{_variable('fault_points')} is for tests, and so for a loopback address alone")
-    if config.log_level not in ("debug", "info", "warning", "error"):
-        raise ConfigError("TENURE_LOG_LEVEL must be debug, info, warning or error")
-    if config.log_format not in ("json", "console"):
-        raise ConfigError("TENURE_LOG_FORMAT must be json or console")
+    check_log(config.log_level, config.log_format)
     bounds: dict[str, tuple[float, float]] = {
         "port": (0, 65_535), "admin_port": (0, 65_535), "pool_size": (2, 500), "cancel_grace_seconds": (0, 86_400),
         "max_crashes": (0, 1_000), "max_connection_age_seconds": (10, 604_800),
@@ -184,19 +171,13 @@ def _check(config: Config) -> None:
         "cleanup_tenants_at_once": (1, 100), "cleanup_batch": (1, 1_000),
         "cleanup_batches_per_claim": (1, 1_000), "cleanup_shards": (1, 1_000), "cleanup_shard": (0, config.cleanup_shards - 1),
     }  # fmt: skip
-    _check_bounds(config, bounds)
+    _SETTINGS.check_bounds(config, bounds)
 
 
 def _check_archive(config: Config) -> None:
     if config.archive_lock not in LOCKS:
         raise ConfigError(f"{_variable('archive_lock')} must be {', '.join(LOCKS[:-1])} or {LOCKS[-1]}")
-    _check_bounds(config, {"archive_lock_days": (1, 36_500), "archive_timeout_seconds": (1, 600)})
-
-
-def _check_bounds(config: Config, bounds: Mapping[str, tuple[float, float]]) -> None:
-    for name, (least, most) in bounds.items():
-        if not least <= getattr(config, name) <= most:
-            raise ConfigError(f"{_variable(name)} must be {least:g} to {most:g}")
+    _SETTINGS.check_bounds(config, {"archive_lock_days": (1, 36_500), "archive_timeout_seconds": (1, 600)})
 
 
 def _check_callers(config: Config) -> None:
@@ -216,20 +197,6 @@ def _check_callers(config: Config) -> None:
         )
     if config.token_keys and not (config.token_issuer and config.token_audience):
         raise ConfigError(f"{_variable('token_issuer')} is missing, beside {_variable('token_keys')}")
-
-
-def _variable(name: str) -> str:
-    return f"TENURE_{name.upper()}" if name.startswith("log_") else f"TENURE_STORE_{name.upper()}"
-
-
-def _read(variable: str, text: str, kind: object) -> Any:
-    try:
-        if kind is bool:
-            return {"true": True, "1": True, "false": False, "0": False}[text.strip().lower()]
-        return kind(text.strip()) if kind in (int, float) else text
-    except (KeyError, ValueError):
-        wanted = {bool: "true or false", int: "a whole number", float: "a number"}[kind]  # type: ignore[index]
-        raise ConfigError(f"{variable} must be {wanted}") from None
 
 
 def _is_loopback(host: str) -> bool:

@@ -11,11 +11,11 @@ import grpc
 
 from store_service.archive.errors import ArchiveError
 from store_service.client.errors import StoreError
-from store_service.config import ConfigError
 from store_service.operator import archive, holds, purges, retention, tombstones
 from store_service.operator.connection import Connection, tls_of
 from store_service.operator.display import Display
 from store_service.operator.leases import Busy
+from store_service.settings import ConfigError
 
 DONE: Final = 0
 USAGE: Final = 2

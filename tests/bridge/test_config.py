@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from mcp_bridge.__main__ import main
-from mcp_bridge.config import Config, ConfigError, read_config
+from mcp_bridge.config import Config, read_config
+from store_service.settings import ConfigError
 from tests.bridge.conftest import ROUTES
 
 

@@ -6,9 +6,10 @@ import os
 import msgspec
 import pytest
 
-from mcp_bridge.config import Config, ConfigError, read_config, read_state_keys
+from mcp_bridge.config import Config, read_config, read_state_keys
 from mcp_bridge.wire.failures import Failure
 from mcp_bridge.wire.state import RequestState, StateKeys
+from store_service.settings import ConfigError
 
 OLD, NEW = os.urandom(32), os.urandom(32)
 STATE = RequestState(call_id="c", expires_at_ms=5, rounds=1, task_id="t", answers={"k": msgspec.Raw(b'{ "a":1}')})

@@ -19,19 +19,19 @@ from google.protobuf.message import Message
 from grpc_status import rpc_status
 from taskstore.v1 import leases_pb2, retention_pb2, tasks_pb2, tenants_pb2
 
-from mcp_bridge.config import ConfigError as BridgeConfigError
 from mcp_bridge.config import read_config as read_bridge_config
 from store_service.archive.batches import BatchId
 from store_service.archive.fault_points import POINTS as ARCHIVE_POINTS
 from store_service.archive.folder import Folder
 from store_service.client import TaskStore
-from store_service.config import ConfigError, read_config
+from store_service.config import read_config
 from store_service.db.fault_points import BATCHED, WRITES
 from store_service.db.fault_points import POINTS as COMMIT_POINTS
 from store_service.fault_points import EXIT_CODE
 from store_service.rpc.fault_points import POINTS as REPLY_POINTS
 from store_service.rpc.fault_points import STREAMS
 from store_service.rpc.rules import WRITING
+from store_service.settings import ConfigError
 from tests.conftest import Clock, Stubs, serving
 from tests.databases import EMPTY
 from tests.pair import ROOT, Pair
@@ -354,7 +354,7 @@ def test_points_are_for_stores_and_bridges_that_only_this_machine_reaches() -> N
         read_config({**store, "TENURE_STORE_HOST": "0.0.0.0"})
     bridge = {"TENURE_BRIDGE_ROUTES": "r", "TENURE_BRIDGE_FAULT_POINTS": "/f"}
     assert read_bridge_config(bridge).fault_points == "/f"
-    with pytest.raises(BridgeConfigError, match="FAULT_POINTS"):
+    with pytest.raises(ConfigError, match="FAULT_POINTS"):
         read_bridge_config({**bridge, "TENURE_BRIDGE_ISSUERS": "i", "TENURE_BRIDGE_PUBLIC_URL": "https://a.example"})
 
 

@@ -8,9 +8,10 @@ from typing import Any
 import asyncpg
 import pytest
 
-from store_service.config import ConfigError, read_config
+from store_service.config import read_config
 from store_service.model.shards import shard_of
 from store_service.server import Store
+from store_service.settings import ConfigError
 from tests.conftest import Clock, Stubs, started, store_on
 from tests.pair import metrics_at
 from tests.store.builders import LOCK_TENANT, TENANT, blocked, create, get, holding, until

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from store_service.config import ConfigError, read_config
+from store_service.config import read_config
 from store_service.rpc.policy import PolicyError, read_policy
+from store_service.settings import ConfigError
 
 DSN = {"TENURE_STORE_DSN": "postgresql://localhost/tenure"}
 TWO_WORKERS = """
