@@ -18,6 +18,16 @@ from typing import Any, Final
 
 import asyncpg
 
+from tests.changes import (
+    CANCELS_ENDED,
+    CURSORS_OF_A_SEQUENCE,
+    NO_TOKEN,
+    REMOVES_HELD,
+    REVIVES,
+    STALE_CONSUMES,
+    Change,
+    try_each,
+)
 from tests.pair import ROOT
 from tests.robustness.nemesis import CRASH
 from tests.robustness.plans import PLANS, Plan
@@ -27,15 +37,6 @@ SECONDS: Final = 60.0
 TRIES: Final = 3
 """So many seeds a defect has to be found with."""
 _FUNCTION: Final = "SELECT pg_get_functiondef(oid) FROM pg_proc WHERE pronamespace = 'tenure'::regnamespace AND proname = $1"
-
-
-@dataclass(frozen=True)
-class Change:
-    """In this function of the database, or this file, this text instead of that one."""
-
-    where: str
-    was: str
-    becomes: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +58,7 @@ class Defect:
         """The database has the defect from now on."""
         for change in self.functions:
             text: str = await connection.fetchval(_FUNCTION, change.where)
-            await connection.execute(changed(text, change))
+            await connection.execute(change.of(text))
         if self.statement:
             await connection.execute(self.statement)
 
@@ -70,25 +71,16 @@ class Defect:
         (folder / "tests").symlink_to(ROOT / "tests")
         for change in self.files:
             file = folder / change.where
-            file.write_text(changed(file.read_text(), change))
+            file.write_text(change.of(file.read_text()))
         return folder
 
 
-def changed(text: str, change: Change) -> str:
-    """The text with the defect."""
-    assert text.count(change.was) == 1, f"{change.where} has no longer\n{change.was}"
-    return text.replace(change.was, change.becomes)
-
-
-_FENCE: Final = "s.worker_id = u.w AND s.token = u.k AND u.e = v_epoch\n      AND s.expires_at > v_now"
 _NOW: Final = ("v_now := task_now();", "v_now := now();")
 _LOCK_TENANT: Final = "PERFORM 1 FROM tenant WHERE tenant_id = p_tenant FOR NO KEY UPDATE;"
 _LOCK_TASK: Final = "PERFORM 1 FROM task_state WHERE tenant_id = p_tenant AND task_id = p_task FOR NO KEY UPDATE;"
 
 DEFECTS: Final = {
-    "a finish that checks no token": Defect(
-        found_by=("S2", "S5"), functions=(Change("finish_tasks", _FENCE, _FENCE.replace("AND s.token = u.k ", "")),)
-    ),
+    "a finish that checks no token": Defect(found_by=("S2", "S5"), functions=(NO_TOKEN,)),
     "leases counted without a lock": Defect(
         found_by=("S3",), most_leased=4,
         functions=(Change("claim_tasks", "LIMIT v_visits FOR NO KEY UPDATE OF t SKIP LOCKED) x;", "LIMIT v_visits) x;"),),
@@ -108,27 +100,15 @@ DEFECTS: Final = {
             ),
         ),
     ),
-    "a stale worker that consumes a signal": Defect(
-        found_by=("S8",),
-        functions=(
-            Change(
-                "suspend_tasks", "SELECT e.epoch INTO v_epoch FROM epoch e;",
-                "SELECT e.epoch INTO v_epoch FROM epoch e; UPDATE signal x SET state = 'CONSUMED' WHERE x.state = 'PENDING' "
-                "AND x.task_id = ANY (p_task) AND x.name = ANY (p_signal) AND NOT EXISTS (SELECT FROM task_state s WHERE "
-                "s.task_id = x.task_id AND s.token = ANY (p_token));",
-            ),
-        ),
-    ),
+    "a stale worker that consumes a signal": Defect(found_by=("S8",), functions=(STALE_CONSUMES,)),
     "an acknowledgement before the commit": Defect(
         found_by=("S4", "S5"), faults={CRASH: 5, "kill": 2},
         files=(Change("store_service/db/pool.py", '"jit": "off",', '"jit": "off",\n    "synchronous_commit": "off",'),),
     ),
-    "a heartbeat that revives": Defect(
-        found_by=("S1",), functions=(Change("heartbeat_tasks", "\n      AND s.expires_at > v_now", ""),)
-    ),
+    "a heartbeat that revives": Defect(found_by=("S1",), functions=(REVIVES,)),
     "a cancel of what is complete": Defect(
         found_by=("S5",), statement="DROP TRIGGER ended_stays ON tenure.task_state",
-        functions=(Change("cancel_tasks", "WHEN s.state <> ALL (p_live) THEN", "WHEN false THEN"),),
+        functions=(CANCELS_ENDED,),
     ),
     "a creation that is repeated under another id": Defect(
         found_by=("S4",), faults={"kill": 2, "point bridge.modern.tools.call.before_answer": 20},
@@ -140,17 +120,8 @@ DEFECTS: Final = {
             ),
         ),
     ),
-    "cursors of a sequence": Defect(
-        found_by=("S11",),
-        functions=(
-            Change(
-                "remove_tasks", "v_last + row_number() OVER (ORDER BY d.handle_ends_at, d.task_id)", "nextval('turn')"
-            ),
-        ),
-    ),
-    "a removal of what is held": Defect(
-        found_by=("S11",), functions=(Change("remove_tasks", " AND NOT s.held\n", "\n"),)
-    ),
+    "cursors of a sequence": Defect(found_by=("S11",), functions=(CURSORS_OF_A_SEQUENCE,)),
+    "a removal of what is held": Defect(found_by=("S11",), functions=(REMOVES_HELD,)),
     "a result that is written anew": Defect(
         found_by=("S6",),
         files=(
@@ -168,7 +139,7 @@ def plan_for(defect: Defect) -> Plan:
     return replace(PLANS["smoke"], name="defect", seconds=SECONDS, faults=defect.faults, hard={}, quiet_seconds=15.0)
 
 
-async def find(defect: Defect, folder: Path) -> tuple[int, str] | None:
+async def find(defect: Defect, folder: Path) -> str | None:
     """With which seed it was found, and what told of it; None if nothing did."""
     for seed in range(1, TRIES + 1):
         root = folder / f"seed-{seed}"
@@ -178,24 +149,20 @@ async def find(defect: Defect, folder: Path) -> tuple[int, str] | None:
         told: dict[str, Any] = json.loads(report.read_text())
         for violation in told["violations"]:
             if violation.partition(" ")[0] in defect.found_by:
-                return seed, violation
+                return f"seed {seed}: {violation}"
     return None
 
 
 def main() -> int:
     """Tries them all, or those named."""
     root = ROOT / ".tenure" / "robustness" / time.strftime("defects-%Y%m%d-%H%M%S")
-    missed = 0
-    for name in sys.argv[1:] or DEFECTS:
+
+    def find_by_name(name: str) -> str | None:
         folder = root / name.replace(" ", "-")
         folder.mkdir(parents=True)
-        started = time.monotonic()
-        found = asyncio.run(find(DEFECTS[name], folder))
-        missed += found is None
-        told = "NOT FOUND" if found is None else f"seed {found[0]}: {found[1]}"
-        print(f"{name:45} {time.monotonic() - started:5.0f} s  {told}", flush=True)
-    print(f"{missed} not found")
-    return min(missed, 1)
+        return asyncio.run(find(DEFECTS[name], folder))
+
+    return try_each(sys.argv[1:] or DEFECTS, find_by_name)
 
 
 if __name__ == "__main__":
