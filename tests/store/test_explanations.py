@@ -1,12 +1,14 @@
 """Why a task is where it is, and who asks for work."""
 
+from itertools import pairwise
 from typing import Any
 
 import asyncpg
 import grpc
 import pytest
-from taskstore.v1 import tasks_pb2, tenants_pb2, types_pb2
+from taskstore.v1 import leases_pb2, tasks_pb2, tenants_pb2, types_pb2
 
+from store_service.operations.explanations import MOST_RECORDED
 from tests.conftest import Clock, Stubs
 from tests.store.builders import (
     OWNER,
@@ -82,6 +84,20 @@ async def test_who_asks_is_remembered_for_its_tenants_by_all_stores_for_a_day(
     assert await registrations(store) == [("bill", 1), ("report", 1)]
     assert await database.fetchval("SELECT tenure.forget_registrations(86400000, 1000)") == 2
     assert await registrations(store) == [("bill", 1)]
+
+
+async def test_a_claim_of_more_kinds_than_are_written_at_once_is_written_little_by_little(
+    store: Stubs, database: asyncpg.Connection
+) -> None:
+    wanted = claim(tenant_ids=[f"t{number}" for number in range(2 * MOST_RECORDED // 500 + 1)])
+    wanted.workflows.extend(leases_pb2.WorkflowVersion(workflow=f"w{number}", version=1) for number in range(499))
+    await store.leases.LeaseTasks(wanted)
+    counts = []
+    for _ in range(4):
+        await registrations(store)
+        counts.append(await database.fetchval("SELECT count(*) FROM tenure.registration"))
+    assert all(after - before <= MOST_RECORDED for before, after in pairwise([0, *counts]))
+    assert counts[-1] == len(wanted.tenant_ids) * 500
 
 
 async def test_a_limit_and_a_pause_are_told_before_everything_else(store: Stubs) -> None:
