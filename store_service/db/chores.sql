@@ -6,8 +6,10 @@ SELECT tenant_id, task_id, event, worker_id, opened FROM tenure.promote_due($1, 
 
 -- name: forget_claims
 -- $1 age in ms, $2 most rows
+-- One that a claim has in hand is not old any more.
 DELETE FROM tenure.worker_claim WHERE worker_id IN (
-  SELECT worker_id FROM tenure.worker_claim WHERE claimed_at < (SELECT tenure.task_now()) - $1::bigint * interval '1 ms' LIMIT $2)
+  SELECT worker_id FROM tenure.worker_claim WHERE claimed_at < (SELECT tenure.task_now()) - $1::bigint * interval '1 ms' LIMIT $2
+  FOR UPDATE SKIP LOCKED)
 
 -- name: queue_figures
 -- $1 most lanes whose head is looked at

@@ -10,9 +10,11 @@ import grpc
 import pytest
 from taskstore.v1 import leases_pb2, tasks_pb2, types_pb2
 
+from store_service.db.queries import Queries
 from tests.conftest import Clock, Stubs
 from tests.store.builders import (
     LOCK_TENANT,
+    MOST_SECONDS,
     TENANT,
     assert_invalid,
     assert_lease_lost,
@@ -268,6 +270,17 @@ async def test_of_fifty_checkpoints_at_once_with_one_revision_one_is_accepted(st
     assert len(refused) == 49
     assert {error.code() for error in refused} == {grpc.StatusCode.ABORTED}
     assert (await get(store, held.task_id)).checkpoints == 1
+
+
+async def test_what_a_claim_has_in_hand_is_not_forgotten(
+    dsn: str, store: Stubs, database: asyncpg.Connection, clock: Clock
+) -> None:
+    await create_and_lease(store)
+    await clock.advance(seconds=7_200)
+    async with holding(dsn, "UPDATE tenure.worker_claim SET claimed_at = tenure.task_now()"):
+        async with asyncio.timeout(MOST_SECONDS):
+            await database.execute(Queries("chores.sql")["forget_claims"], 3_600_000, 1_000)
+    assert await database.fetchval("SELECT count(*) FROM tenure.worker_claim") == 1
 
 
 async def test_a_cancel_again_changes_nothing(store: Stubs) -> None:
