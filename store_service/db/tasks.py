@@ -105,8 +105,10 @@ class TaskRows:
         )
         return str(rows[0]["task_id"]) if rows else None
 
-    async def list_tasks(self, wanted: TaskFilter, after: tuple[datetime, str] | None, limit: int) -> list[str]:
-        """The ids of a page, newest first."""
+    async def list_tasks(
+        self, wanted: TaskFilter, after: tuple[datetime, str] | None, limit: int
+    ) -> list[tuple[datetime, str]]:
+        """When the tasks of a page were created, and their ids; newest first."""
         created_at, task_id = after or (None, None)
         times = (wanted.created_from, wanted.created_before, created_at, task_id)
         if wanted.states or wanted.workflow:
@@ -116,7 +118,7 @@ class TaskRows:
             )
         else:
             rows = await self._database.read(self._queries["list_all_tasks"], wanted.tenant_id, *times, limit)
-        return [str(row["task_id"]) for row in rows]
+        return [(row["created_at"], str(row["task_id"])) for row in rows]
 
     async def cancel_tasks(
         self, items: Sequence[tuple[TaskRef, bool]], *, live: Sequence[TaskState], grace_ms: int

@@ -84,7 +84,7 @@ ORDER BY t.created_at DESC LIMIT 1
 -- $1 tenant, $2 states, $3 workflow or null, $4 created from or null, $5 created before or null,
 -- $6 created_at and $7 task of the last row of the page before, or null, $8 page size. Newest first. A stretch of the index
 -- for each state and workflow: nothing is looked at that does not match.
-SELECT f.task_id
+SELECT f.created_at, f.task_id
 FROM (
   SELECT DISTINCT l.tenant_id, l.workflow FROM tenure.lane l
   WHERE l.tenant_id = (SELECT tenure.allow($1)) AND l.workflow = coalesce($3::text, l.workflow)) w
@@ -102,7 +102,7 @@ ORDER BY f.created_at DESC, f.task_id DESC LIMIT $8
 -- name: list_all_tasks
 -- $1 tenant, $2 created from or null, $3 created before or null, $4 created_at and $5 task of the last row of the page before,
 -- or null, $6 page size. Newest first, whatever their state and workflow.
-SELECT t.task_id FROM tenure.task t
+SELECT t.created_at, t.task_id FROM tenure.task t
 WHERE t.tenant_id = (SELECT tenure.allow($1)) AND t.created_at >= coalesce($2::timestamptz, '-infinity')
   AND t.created_at < coalesce($3::timestamptz, 'infinity')
   AND (t.created_at, t.task_id) < (coalesce($4::timestamptz, 'infinity'), coalesce($5::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff'))

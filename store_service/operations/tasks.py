@@ -96,12 +96,16 @@ class Tasks:
 
     async def list_tasks(
         self, wanted: TaskFilter, *, after: tuple[datetime, str] | None, limit: int
-    ) -> tuple[list[Task], bool]:
-        """A page of a tenant's tasks, newest first, of at most 4 MiB, and whether there may be more."""
-        ids = await self._rows.list_tasks(wanted, after, limit)
-        found = await self._rows.get_tasks([TaskRead(TaskRef(wanted.tenant_id, task_id), TaskView.BASIC) for task_id in ids])
+    ) -> tuple[list[Task], tuple[datetime, str] | None]:
+        """A page of a tenant's tasks, newest first, of at most 4 MiB; and after which task the next one starts, None at the
+        end. It is empty where all of it were removed meanwhile."""
+        listed = await self._rows.list_tasks(wanted, after, limit)
+        refs = [TaskRef(wanted.tenant_id, task_id) for _, task_id in listed]
+        found = await self._rows.get_tasks([TaskRead(ref, TaskView.BASIC) for ref in refs])
         tasks = [task for _, (task, fits) in sorted(found.items()) if fits]
-        return tasks, len(ids) == limit or len(tasks) < len(found)
+        if len(tasks) < len(found):
+            return tasks, (tasks[-1].created_at, tasks[-1].task_id)
+        return tasks, listed[-1] if len(listed) == limit else None
 
     async def cancel_task(self, ref: TaskRef, *, force: bool) -> CancelOutcome:
         """Ends a task, or asks the worker that runs it to. Past the grace period what was asked is forced."""

@@ -91,8 +91,8 @@ class TaskService(tasks_pb2_grpc.TaskServiceServicer):
             created_from=times["created_from"],
             created_before=times["created_before"],
         )
-        tasks, more = await self._tasks.list_tasks(wanted, after=reading.read_page_token(request.page_token), limit=limit)
-        token = writing.to_page_token(tasks[-1].created_at, tasks[-1].task_id) if more and tasks else ""
+        tasks, last = await self._tasks.list_tasks(wanted, after=reading.read_page_token(request.page_token), limit=limit)
+        token = writing.to_page_token(*last) if last is not None else ""
         return tasks_pb2.ListTasksResponse(tasks=[writing.to_task(task) for task in tasks], next_page_token=token)
 
     async def CancelTask(self, request: tasks_pb2.CancelTaskRequest, context: Context) -> tasks_pb2.CancelTaskResponse:

@@ -1,5 +1,6 @@
 """Pages: of tasks, of a task's history, of its checkpoints. Complete, in order, without a gap and without a repetition."""
 
+import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -18,6 +19,7 @@ from store_service.model.states import TaskState
 from tests.conftest import Clock, Stubs
 from tests.store.builders import (
     TENANT,
+    blocked,
     cancel,
     checkpoint,
     claim,
@@ -25,6 +27,7 @@ from tests.store.builders import (
     create,
     create_and_lease,
     fail,
+    holding,
     lease,
     new_task,
     refusal_of,
@@ -103,6 +106,23 @@ async def test_tasks_created_while_one_pages_do_not_disturb_the_rest(store: Stub
         await create(store)
     assert len(seen) == len(set(seen)) == 10
     assert set(seen) == old
+
+
+async def test_tasks_removed_while_a_page_is_read_do_not_end_the_list(
+    store: Stubs, dsn: str, database: asyncpg.Connection
+) -> None:
+    last = await create(store)
+    removed = await create(store, workflow="removed")
+    await store.tasks.CancelTask(cancel(removed.task_id))
+    async with holding(dsn, "LOCK TABLE tenure.outcome IN ACCESS EXCLUSIVE MODE"):
+        call = asyncio.ensure_future(store.tasks.ListTasks(tasks_pb2.ListTasksRequest(tenant_id=TENANT, page_size=1)))
+        await blocked(database)
+        for table in ("task", "task_state", "history"):
+            await database.execute(f"DELETE FROM tenure.{table} WHERE task_id = $1::text::uuid", removed.task_id)
+    page = await call
+    assert list(page.tasks) == []
+    rest = await pages(store, page_size=1, page_token=page.next_page_token)
+    assert [task.task_id for page in rest for task in page] == [last.task_id]
 
 
 async def test_filters_narrow_a_list(store: Stubs, clock: Clock) -> None:
