@@ -46,7 +46,7 @@ class CleanupPlan:
     lease_ms: int
     tenants_at_once: int
     batch: int
-    """How many tasks are removed in one step."""
+    """How many tasks are removed in one step at most."""
     batches_per_claim: int
     """After how many steps a tenant is left for the next look, so that no tenant keeps others waiting."""
     shards: int
@@ -160,7 +160,7 @@ class Cleanup:
                 extended_at = time.monotonic()
             removed = await self._retention.remove_tasks(lease, limit=self._plan.batch)
             self._removed.inc(len(removed))
-            if len(removed) < self._plan.batch:
+            if not removed:
                 return False
         return True
 

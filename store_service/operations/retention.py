@@ -44,7 +44,8 @@ class Retention:
             raise Refusal(Reason.LEASE_LOST)
 
     async def remove_tasks(self, lease: CleanupLease, *, limit: int) -> list[Tombstone]:
-        """Removes tasks past their handle and their retention, oldest first, a tombstone for each in the same step."""
+        """Removes tasks past their handle and their retention, oldest first, a tombstone for each in the same step; fewer
+        than `limit` where they have much that goes with them, none where none is due."""
         tombstones = await self._rows.remove_tasks(lease, limit)
         if tombstones is None:
             raise Refusal(Reason.LEASE_LOST)

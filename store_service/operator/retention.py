@@ -62,7 +62,7 @@ async def _remove(connection: Connection, lease: retention_pb2.CleanupLease, dis
         batch = len((await connection.ask(connection.retention.RemoveTasks, request)).tombstones)
         removed += batch
         display.progress(f"{lease.tenant_id}: {removed} removed")
-        if batch < _BATCH:
+        if not batch:
             return removed
         await heartbeat(connection, lease)
 

@@ -244,6 +244,22 @@ async def test_a_history_longer_than_a_mebibyte_is_digested_and_not_kept_and_pag
     assert max(pages) < 8
 
 
+async def test_tasks_that_have_much_are_removed_in_smaller_steps(
+    store: Stubs, clock: Clock, database: asyncpg.Connection
+) -> None:
+    for number, (checkpoints, mebibytes) in enumerate(((9_000, 0), (9_000, 0), (9_000, 40), (0, 40), (0, 64), (0, 0))):
+        await database.execute(
+            "UPDATE tenure.task_state SET checkpoints = $2, checkpoint_bytes = $3::bigint << 20, "
+            "handle_ends_at = handle_ends_at + $4 * interval '1 s' WHERE task_id = $1::text::uuid",
+            await ended(store), checkpoints, mebibytes, number,
+        )  # fmt: skip
+    await clock.advance(seconds=2 * DAY)
+    lease = await cleanup_lease(store)
+    steps = [(await store.retention.RemoveTasks(remove_tasks(lease))).tombstones for _ in range(5)]
+    assert [len(step) for step in steps] == [2, 1, 1, 2, 0]
+    assert [one.cursor for step in steps for one in step] == [1, 2, 3, 4, 5, 6]
+
+
 def test_nobody_can_ask_for_an_id_so_none_of_a_task_that_is_gone_comes_back() -> None:
     """The store makes the ids of tasks: a request to create or to fork one has no field for it."""
     for name in ("CreateTask", "ForkTask"):

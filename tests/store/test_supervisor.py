@@ -77,6 +77,15 @@ async def test_two_stores_remove_each_task_once_and_nothing_that_lives(
     assert await database.fetchval("SELECT count(*) FROM tenure.cleanup_lease WHERE owner_id IS NOT NULL") == 0
 
 
+async def test_a_look_removes_all_though_its_steps_are_smaller_than_they_may_be(
+    store: Stubs, clock: Clock, dsn: str, database: asyncpg.Connection
+) -> None:
+    await some_of_each(store, clock)
+    await database.execute("UPDATE tenure.task_state SET checkpoints = 10000, checkpoint_bytes = 64 << 20")
+    async with cleaning(dsn, cleanup_scan_seconds=3_600):
+        await until(lambda: is_gone(database, *TENANTS), "all that is over is removed")
+
+
 async def test_one_tenant_s_failure_stops_no_other(store: Stubs, clock: Clock, dsn: str, database: asyncpg.Connection) -> None:
     await some_of_each(store, clock)
     await database.execute(

@@ -25,6 +25,8 @@ CREATE TABLE tenure.tombstone (
 -- Removes ended tasks whose handle has ended and whose retention has passed since, in the order in which the handles ended,
 -- and writes their tombstones. Only what got its tombstone here is removed, and nothing that is held. The cleanup lease is
 -- locked, not merely read: LEASE_LOST, without a tombstone, where it does not hold. OK without a tombstone where none is due.
+-- It stops before tasks with more than 20,000 lines and checkpoints, or 64 MiB of these, but for the first: the tenant waits
+-- meanwhile, and a step that takes too long would be taken back and tried again for ever.
 CREATE FUNCTION tenure.remove_tasks(p_tenant text, p_owner text, p_principal text, p_token bigint, p_epoch bigint, p_limit int)
 RETURNS TABLE (outcome text, stone tombstone) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -39,12 +41,18 @@ BEGIN
     RETURN;
   END IF;
   WITH due AS MATERIALIZED (
-    SELECT s.task_id, s.state, s.ended_at, s.handle_ends_at, s.lines, t.tool, t.workflow, t.version, t.created_at
+    SELECT s.task_id, s.state, s.ended_at, s.handle_ends_at, s.lines, s.checkpoints, s.checkpoint_bytes, t.tool, t.workflow,
+           t.version, t.created_at
     FROM task_state s JOIN task t ON t.tenant_id = s.tenant_id AND t.task_id = s.task_id
     WHERE s.tenant_id = p_tenant AND s.handle_ends_at <= v_now - v_retention AND NOT s.held
     ORDER BY s.handle_ends_at, s.task_id LIMIT p_limit FOR UPDATE OF s SKIP LOCKED
+  ), weighed AS (
+    SELECT d.*, row_number() OVER (ORDER BY d.handle_ends_at, d.task_id) = 1
+             OR (sum(d.lines + d.checkpoints) OVER (ORDER BY d.handle_ends_at, d.task_id) <= 20000
+                 AND sum(d.checkpoint_bytes) OVER (ORDER BY d.handle_ends_at, d.task_id) <= 67108864) AS fits
+    FROM due d
   ), told AS MATERIALIZED (
-    SELECT d.*, h.history FROM due d CROSS JOIN LATERAL (    -- as `retention.proto` says that it is told
+    SELECT d.*, h.history FROM (SELECT w.* FROM weighed w WHERE w.fits) d CROSS JOIN LATERAL (    -- as `retention.proto` says that it is told
       SELECT convert_to(string_agg(json_build_array(x.line, x.event, (extract(epoch FROM x.at) * 1000000)::bigint, x.worker_id,
                                                     x.token, x.detail)::text || E'\n', '' ORDER BY x.line), 'UTF8') AS history
       FROM history x WHERE x.tenant_id = p_tenant AND x.task_id = d.task_id) h

@@ -706,7 +706,9 @@ class RemoveTasksResponse(_message.Message):
     TOMBSTONES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def tombstones(self) -> _containers.RepeatedCompositeFieldContainer[Global___Tombstone]:
-        """What was removed by this call. Fewer than asked for means that no more is due."""
+        """What was removed by this call: fewer than asked for where they have much that goes with them. None means that no more is
+        due.
+        """
 
     def __init__(
         self,
