@@ -1,5 +1,6 @@
 """What callers do with tasks."""
 
+import asyncio
 import hashlib
 from collections.abc import Sequence
 from datetime import datetime
@@ -139,14 +140,19 @@ class Tasks:
     async def _create_batch(self, items: Sequence[NewTask]) -> list[Created | Refusal]:
         rows = await self._rows.create_tasks([(item, str(uuid4()), _digest(item)) for item in items])
         self._wakeups.wake_lanes(rows[0]["opened"])
+        known = (
+            TaskRead(TaskRef(item.tenant_id, str(row["task_id"])), TaskView.BASIC)
+            for item, row in zip(items, rows, strict=True)
+            if row["outcome"] == "REPLAYED"
+        )
+        found = iter(await asyncio.gather(*map(self._get_or_refuse, known)))  # they travel together
         outcomes: list[Created | Refusal] = []
         for item, row in zip(items, rows, strict=True):
             match row["outcome"]:
                 case "CREATED":
                     outcomes.append(Created(_fresh(item, str(row["task_id"]), row["created_at"]), replayed=False))
                 case "REPLAYED":
-                    ref = TaskRef(item.tenant_id, str(row["task_id"]))
-                    task = await self._get_or_refuse(TaskRead(ref, TaskView.BASIC))
+                    task = next(found)
                     outcomes.append(task if isinstance(task, Refusal) else Created(task, replayed=True))
                 case reason:
                     outcomes.append(Refusal(Reason(reason)))

@@ -1,6 +1,7 @@
 """A batch answers each item for itself, in the order asked; no item spoils another."""
 
 import asyncio
+import re
 import time
 from typing import Any
 
@@ -235,6 +236,18 @@ async def test_early_answers_count_towards_a_full_statement(store: Stubs, dsn: s
     await asyncio.gather(*calls)
     text = await asyncio.to_thread(metrics_at, store.admin_port)
     assert f'tenure_store_batch_items_bucket{{le="1.0",operation="create_tasks"}} {1 + len(items)}.0' in text
+
+
+async def test_a_batch_of_creations_that_is_repeated_is_read_together(store: Stubs) -> None:
+    items = tasks_pb2.CreateTasksRequest(items=[new_task() for _ in range(100)])
+    first = (await store.tasks.CreateTasks(items)).items
+    again = (await store.tasks.CreateTasks(items)).items
+    assert all(item.created.replayed for item in again)
+    assert [item.created.task.task_id for item in again] == [item.created.task.task_id for item in first]
+    text = await asyncio.to_thread(metrics_at, store.admin_port)
+    count = re.search(r'tenure_store_batch_items_count{operation="get_tasks"} (\d+)', text)
+    assert count is not None
+    assert int(count[1]) < 10
 
 
 async def test_a_batch_over_many_tenants_costs_each_of_them_the_same(database: asyncpg.Connection) -> None:
