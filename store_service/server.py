@@ -142,8 +142,8 @@ class Store:
     async def start(self) -> None:
         """Checks the schema, puts the parts together, and serves.
 
-        Raises SchemaError when the schema is not one it may run on, Refusal when the database cannot be reached, OSError or
-        RuntimeError when a port is taken. Then nothing of it is left.
+        Raises SchemaError when the schema is not one it may run on, Refusal when the database cannot be reached, ValueError
+        when its address is none, OSError or RuntimeError when a port is taken. Then nothing of it is left.
         """
         config = self._config
         await check_schema(config.dsn, allow_test_clock=config.allow_test_clock)

@@ -244,7 +244,7 @@ async def open_database(
     traces: Traces | None = None,
 ) -> Database:
     """Opens a pool of at most `size` connections; `is_shared` where the address is a PgBouncer's, in transaction mode. Raises
-    STORAGE_UNAVAILABLE when the database cannot be reached."""
+    STORAGE_UNAVAILABLE when the database cannot be reached, ValueError when the address is none."""
     settings = {"application_name": SETTINGS["application_name"]} if is_shared else SETTINGS
     try:
         pool = await asyncpg.create_pool(
@@ -258,6 +258,8 @@ async def open_database(
             server_settings=settings,
             statement_cache_size=0 if is_shared else 100,
         )
+    except asyncpg.ClientConfigurationError:
+        raise
     except (*_LOST, *_NOT_APPLIED):
         raise Refusal(Reason.STORAGE_UNAVAILABLE) from None
     return Database(pool, acquire_seconds=acquire_seconds, registry=registry, is_shared=is_shared, traces=traces, points=points)

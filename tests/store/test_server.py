@@ -5,6 +5,7 @@ import contextlib
 import socket
 import struct
 import urllib.request
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
@@ -28,6 +29,13 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+@pytest.mark.parametrize(("field", "text"), [("dsn", "garbage"), ("dsn", "http://db/x"), ("pooled_dsn", "garbage")])
+async def test_an_address_that_is_none_is_not_waited_for(dsn: str, field: str, text: str) -> None:
+    settings: dict[str, Any] = {"dsn": dsn, "port": 0, "admin_port": 0, "allow_test_clock": True, field: text}
+    with pytest.raises(ValueError, match="invalid DSN"):
+        await Store(Config(**settings)).start()
 
 
 async def test_a_store_that_cannot_start_leaves_nothing_behind(dsn: str, database: asyncpg.Connection) -> None:
