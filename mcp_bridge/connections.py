@@ -1,6 +1,9 @@
 """Floor 4: the connections of a bridge, and what every answer on them carries. Source: security checklist H18 and H19."""
 
 import asyncio
+import math
+import socket
+import struct
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -16,6 +19,11 @@ from mcp_bridge.wire.headers import JSON
 HEADERS_BYTES: Final = 16 * 1024
 HEADER_SECONDS: Final = 15.0
 TARGET_BYTES: Final = 2 * 1024
+WRITE_SECONDS: Final = 20.0
+"""How long a client may take over 64 KiB, or its machine not acknowledge what was sent to it, a keep-alive for one, before its
+connection is given up."""
+PIECE_BYTES: Final = 64 * 1024
+_DROPPED: Final = struct.pack("ii", 1, 0)
 HEADERS: Final = {"Server": "tenure", "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 JSON_HEADERS: Final = {**HEADERS, "Content-Type": JSON}
 
@@ -26,11 +34,12 @@ Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 class Connection(web.RequestHandler):
     """One connection. What is not even HTTP is answered in JSON too, and leaves no trace of our insides."""
 
-    __slots__ = ("_giving_up", "_is_unreadable")
+    __slots__ = ("_giving_up", "_is_unreadable", "_taking")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See the base class. Who takes too long over the first header is given up; later ones are the keep-alive's."""
         super().connection_made(transport)
+        self._taking: asyncio.TimerHandle | None = None
         self._giving_up = asyncio.get_running_loop().call_later(HEADER_SECONDS, self._give_up)
         self._is_unreadable = False
 
@@ -47,7 +56,18 @@ class Connection(web.RequestHandler):
     def connection_lost(self, exc: BaseException | None) -> None:
         """See the base class. Nothing refers to it any more, or what it had read would be kept as long as a header may take."""
         self._giving_up.cancel()
+        self._stop_watching()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """See the base class, which would wait as long as the client pleases."""
+        super().pause_writing()
+        self._watch_taking()
+
+    def resume_writing(self) -> None:
+        """See the base class."""
+        super().resume_writing()
+        self._stop_watching()
 
     def resume_reading(self, resume_parser: bool = True) -> None:
         """See the base class, which resumes twice for each body, though nothing was paused."""
@@ -96,6 +116,23 @@ class Connection(web.RequestHandler):
             raise
         self._keepalive = bool(response.keep_alive)
         return self._keepalive and not is_lost and not self._close and not self._force_close
+
+    def _watch_taking(self, most_left_bytes: float = math.inf) -> None:
+        """Gives the client up if it has left more than this of what it is to take; otherwise looks again later."""
+        if self.transport is None:
+            return
+        left_bytes = self.transport.get_write_buffer_size()
+        if left_bytes > most_left_bytes:
+            if (connection := self.transport.get_extra_info("socket")) is not None:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _DROPPED)  # what the kernel keeps for it, too
+            self.transport.abort()
+            return
+        self._taking = self._loop.call_later(WRITE_SECONDS, self._watch_taking, max(0, left_bytes - PIECE_BYTES))
+
+    def _stop_watching(self) -> None:
+        if self._taking is not None:
+            self._taking.cancel()
+            self._taking = None
 
     def _give_up(self) -> None:
         if self._request_count == 0 and self.transport is not None:

@@ -7,14 +7,11 @@ from typing import Final, Protocol
 
 from aiohttp import web
 
+from mcp_bridge.connections import PIECE_BYTES, WRITE_SECONDS
 from mcp_bridge.methods.calls import Outbox
 from mcp_bridge.wire.sse import KEEP_ALIVE, event_pieces
 
 KEEP_ALIVE_SECONDS: Final = 15.0
-WRITE_SECONDS: Final = 20.0
-"""How long a client may not read at all, or its machine not acknowledge what was sent to it, a keep-alive for one, before its
-connection is given up."""
-PIECE_BYTES: Final = 64 * 1024
 BUFFER_BYTES: Final = 64 * 1024
 """What the kernel is asked to keep for a slow reader. Linux takes twice as much."""
 WAITING_BYTES: Final = 16 * 1024

@@ -35,6 +35,7 @@ class Whole(web.StreamResponse):
         if size < _COPIED_BYTES:
             transport.write(b"".join((head, *self._pieces)))
         else:
+            transport.set_write_buffer_limits(high=0)  # so that it is waited for until all of it was taken
             transport.writelines((head, *self._pieces))
         if protocol.writing_paused:
             await request.writer.drain()

@@ -1,9 +1,11 @@
 """The edge: what HTTP may bring, and what is answered to it. Contract, sections 1, 2, 10.5, 10.6; cases 1 to 17."""
 
 import asyncio
+import errno
 import gzip
 import json
 import re
+import socket
 from typing import Any
 
 import pytest
@@ -306,6 +308,25 @@ async def test_a_client_that_does_not_read_is_not_written_to_for_ever(client: Cl
         while answers.count(b"HTTP/1.1 200 OK") < 9:
             answers += await reader.read(2**16)
     writer.close()
+
+
+async def test_a_client_that_does_not_take_its_answer_is_given_up(
+    client: Client, fake: FakeTaskStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mcp_bridge.connections.WRITE_SECONDS", 0.2)
+    task = (await client.call("task", tasks=True)).result["taskId"]
+    await fake.complete(task, json.dumps({"content": [{"type": "text", "text": "x" * 2**23}]}).encode())
+    params = {"taskId": task, "_meta": meta(TASKS)}
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tasks/get", "params": params}).encode()
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(connection, ("127.0.0.1", client.port))
+        connection.send(post(headers_for("tasks/get", task), body))
+        async with asyncio.timeout(60):
+            while (fault := connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)) == 0:
+                await asyncio.sleep(0.01)
+    assert fault == errno.ECONNRESET
 
 
 @pytest.mark.row("H18")
