@@ -19,7 +19,7 @@ class EventReader:
         """Whether a line feed that comes next belongs to an end of line that was seen already."""
 
     def feed(self, piece: bytes) -> list[bytes]:
-        """The data of each event that is whole now. Raises EventStreamError."""
+        """The data of each event that is whole now, but of those that have none. Raises EventStreamError."""
         if not piece:
             return []
         if self._is_after_return:
@@ -33,8 +33,9 @@ class EventReader:
                 value = bytes(self._line[5:]).removeprefix(b" ")
                 self._data.append(value)
                 self._size += len(value) + 1
-            elif not self._line and self._data:
-                events.append(b"\n".join(self._data))
+            elif not self._line:
+                if event := b"\n".join(self._data):
+                    events.append(event)
                 self._data, self._size = [], 0
             self._line.clear()
         self._line += rest[:-1]

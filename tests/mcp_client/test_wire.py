@@ -92,7 +92,7 @@ def test_events_are_whole_however_they_are_cut(texts: list[str], end: str, size:
 
 
 def test_an_event_of_several_lines_is_joined_and_one_that_is_too_large_refused() -> None:
-    assert EventReader(event_bytes=99).feed(b"data: {\ndata:}\n\n") == [b"{\n}"]
+    assert EventReader(event_bytes=99).feed(b"id: 1\ndata:\n\ndata: {\ndata:}\n\n") == [b"{\n}"]
     with pytest.raises(EventStreamError):
         EventReader(event_bytes=10).feed(b"data: 0123456789")
     with pytest.raises(EventStreamError):
