@@ -14,6 +14,7 @@ from typing import Any, Final, Self
 import aiohttp
 import msgspec
 
+from mcp_bridge.client.connection import open_socket
 from mcp_bridge.client.errors import ProtocolFailure, TransportError
 from mcp_bridge.client.event_stream import EventReader, EventStreamError
 from mcp_bridge.client.headers import request_headers
@@ -118,7 +119,7 @@ class Transport:
 
     async def __aenter__(self) -> Self:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._policy.attempt_seconds)
-        self._session = aiohttp.ClientSession(timeout=timeout)
+        self._session = aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(socket_factory=open_socket))
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -1,11 +1,13 @@
 """A call comes to a result or to a task, never guessed; what may be repeated is, what may not is not."""
 
+import socket
+import sys
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from aiohttp import web
+from aiohttp import AddrInfoType, web
 
 from mcp_bridge.client import (
     ClientError,
@@ -21,6 +23,7 @@ from mcp_bridge.client import (
     ToolResult,
     TransportError,
 )
+from mcp_bridge.client.connection import open_socket
 from tests.mcp_client.conftest import QUICK
 from tests.mcp_client.fake_server import (
     TASK_ID,
@@ -94,6 +97,25 @@ async def test_a_result_without_the_id_of_its_request_is_none(fake: FakeServer) 
     async with TaskClient(fake.url, policy=QUICK) as client:
         with pytest.raises(TransportError, match="another request"):
             await client.call_tool("work")
+
+
+async def test_a_machine_that_vanished_is_noticed_however_long_an_answer_may_take(fake: FakeServer) -> None:
+    seen: list[socket.socket] = []
+
+    def open_and_keep(address: AddrInfoType) -> socket.socket:
+        seen.append(open_socket(address))
+        return seen[-1]
+
+    fake.answers["tools/call"] = [text("done")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mcp_bridge.client.transport.open_socket", open_and_keep)
+        async with TaskClient(fake.url, policy=QUICK) as client:
+            await client.call_tool("work")
+            (connection,) = seen
+            assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            if sys.platform == "linux":
+                assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) <= 60
+                assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) <= 60_000
 
 
 @pytest.mark.parametrize("after", ["9" * 400, "-1", "soon", "Fri, 31 Dec 99999 23:59:59 GMT"])
