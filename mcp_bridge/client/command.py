@@ -178,7 +178,7 @@ async def _arguments(client: TaskClient, options: argparse.Namespace) -> dict[st
 
 def _response(options: argparse.Namespace) -> dict[str, Any]:
     """What `task answer` answers with."""
-    if options.action_of_answer != "accept":
+    if options.action_of_answer != "accept" or options.content is None:
         return {"action": options.action_of_answer}
     try:
         return {"action": "accept", "content": msgspec.json.decode(options.content, type=dict[str, Any])}
@@ -266,7 +266,7 @@ def _parser() -> argparse.ArgumentParser:
     reply = actions.add_parser("answer", **usual, help="answer a question of the task")
     reply.add_argument("id", metavar="ID")
     reply.add_argument("key", metavar="KEY", help="the key of the question")
-    reply.add_argument("--content", default="{}", metavar="JSON", help="the form's content, a JSON object")
+    reply.add_argument("--content", metavar="JSON", help="the form's content, a JSON object; a page to open has none")
     for name in ("decline", "cancel"):
         reply.add_argument(f"--{name}", dest="action_of_answer", action="store_const", const=name, default="accept")
     return parser

@@ -53,7 +53,10 @@ class Display:
         )
         for key, request in snapshot.input_requests.items():
             self._line(f"  {key}  {request.method}: {request.params.get('message', '')}")
-            self._line(f"  answer by: tenure task answer {snapshot.task_id} {key} --content JSON")
+            asks_page = request.params.get("mode") == "url"
+            if asks_page:
+                self._line(f"  open this yourself if you trust it: {request.params.get('url')}")
+            self._line(f"  answer by: tenure task answer {snapshot.task_id} {key}{'' if asks_page else ' --content JSON'}")
         if snapshot.error is not None:
             self._line(f"  error {snapshot.error.code}: {snapshot.error.message}")
         if snapshot.result is not None:

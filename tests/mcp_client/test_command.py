@@ -98,6 +98,23 @@ async def test_a_question_is_told_and_answered(fake: FakeServer) -> None:
     assert sent == [{"action": "accept", "content": {"name": "Ann"}}, {"action": "decline"}]
 
 
+@pytest.mark.must("CE-04")
+async def test_of_a_page_to_open_all_of_the_url_is_shown_and_consent_has_no_content(
+    fake: FakeServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = {"mode": "url", "message": "Pay", "url": "https://example.com/pay?for=order-17"}
+    fake.answers["tasks/get"] = [
+        task("input_required", inputRequests={"pay": {"method": "elicitation/create", "params": page}})
+    ]
+    fake.answers["tasks/update"] = [{"resultType": "complete"}]
+    assert await asyncio.to_thread(main, ["task", "get", TASK_ID, "--url", fake.url, "--output", "text"]) == 0
+    shown = capsys.readouterr().out
+    assert f"if you trust it: {page['url']}\n" in shown
+    assert f"tenure task answer {TASK_ID} pay\n" in shown
+    assert (await on(fake, "task", "answer", TASK_ID, "pay"))[0] == 0
+    assert fake.of("tasks/update")[0].params["inputResponses"] == {"pay": {"action": "accept"}}
+
+
 async def test_each_way_to_end_has_its_code(fake: FakeServer) -> None:
     fake.answers["tasks/get"] = [error(-32602, "Task not found", status=400)]
     fake.answers["tools/call"] = [error(-32602, "unknown tool", status=400)]
