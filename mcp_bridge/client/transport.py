@@ -119,7 +119,8 @@ class Transport:
 
     async def __aenter__(self) -> Self:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._policy.attempt_seconds)
-        self._session = aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(socket_factory=open_socket))
+        connector = aiohttp.TCPConnector(socket_factory=open_socket)
+        self._session = aiohttp.ClientSession(timeout=timeout, connector=connector, cookie_jar=aiohttp.DummyCookieJar())
         return self
 
     async def __aexit__(self, *_: object) -> None:

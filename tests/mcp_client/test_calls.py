@@ -49,6 +49,7 @@ async def accept(key: str, _request: InputRequest) -> Mapping[str, Any]:
 
 
 HANDLERS = {"elicitation/create": accept}
+DISCOVERED: Answer = {"supportedVersions": [], "capabilities": {}}
 
 
 @pytest.mark.must("CT-01", "CB-02")
@@ -287,6 +288,13 @@ async def test_the_token_is_asked_for_before_each_request_and_is_one(fake: FakeS
             with pytest.raises(ValueError, match="a bearer token is"):
                 await client.call_tool("work")
     assert [asked.headers["Authorization"] for asked in fake.asked] == ["Bearer first", "Bearer second"]
+
+
+async def test_nothing_that_a_server_wants_to_be_kept_is_kept(fake: FakeServer) -> None:
+    fake.answers["server/discover"] = [error(42900, "slower", status=429, Set_Cookie="a=b", Retry_After="0"), DISCOVERED]
+    async with TaskClient(fake.url.replace("127.0.0.1", "localhost"), policy=QUICK) as client:
+        await client.discover()
+    assert [asked.headers.get("Cookie") for asked in fake.asked] == [None, None]
 
 
 async def test_no_redirect_is_followed(fake: FakeServer) -> None:
