@@ -70,6 +70,14 @@ def pytest_configure(config: pytest.Config) -> None:
             maker.__kwdefaults__["batching"] = False
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Behind PgBouncer leaves out what is about the connections to Postgres themselves."""
+    if config.getoption("--through-pgbouncer"):
+        direct = [item for item in items if item.get_closest_marker("direct")]
+        config.hook.pytest_deselected(items=direct)
+        items[:] = [item for item in items if item not in direct]
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """After a run that broke off nothing is known of the tests that had not run: `--last-failed` is all of them then."""

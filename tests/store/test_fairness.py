@@ -54,6 +54,7 @@ def everything(store: Stubs, held: list[types_pb2.Lease]) -> list[Awaitable[Any]
     ]
 
 
+@pytest.mark.direct("PgBouncer's five connections are fewer than a store shares out among tenants")
 @pytest.mark.row("T13")
 async def test_a_tenant_whose_row_is_held_keeps_no_other_waiting(store: Stubs, dsn: str, database: asyncpg.Connection) -> None:
     for tenant_id in ("a", "b"):

@@ -38,6 +38,7 @@ async def test_an_address_that_is_none_is_not_waited_for(dsn: str, field: str, t
         await Store(Config(**settings)).start()
 
 
+@pytest.mark.direct("PgBouncer keeps its own connections")
 async def test_a_store_that_cannot_start_leaves_nothing_behind(dsn: str, database: asyncpg.Connection) -> None:
     port, admin_port = free_port(), free_port()
     config = Config(dsn=dsn, port=port, admin_port=admin_port, allow_test_clock=True, drain_seconds=2)
@@ -85,6 +86,7 @@ class Sparing:
             target.close()
 
 
+@pytest.mark.direct("the way to Postgres is the test's own")
 async def test_a_store_that_finds_no_connection_free_says_so_and_may_be_started_again(dsn: str) -> None:
     way = Sparing(dsn)
     server = await asyncio.start_server(way.serve, "127.0.0.1", 0)

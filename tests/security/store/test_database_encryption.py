@@ -77,6 +77,7 @@ def certificates(tmp_path: Path) -> Path:
 
 
 @pytest.mark.row("P5")
+@pytest.mark.direct("the way to Postgres is the test's own")
 async def test_the_store_speaks_to_its_database_through_tls(dsn: str, certificates: Path) -> None:
     async with in_front_of(dsn, certificates / "database.crt") as (port, began):
         address = _address(dsn, port, certificates / "ca.crt")
