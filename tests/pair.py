@@ -80,6 +80,15 @@ class Process:
                 time.sleep(0.05)
         raise PairError(f"{self.name} was not ready after {START_SECONDS:g} s\n{self.tail()}")
 
+    def catches(self, number: signal.Signals) -> bool:
+        """Whether it does something of its own when it gets the signal."""
+        try:
+            status = Path(f"/proc/{self.pid}/status").read_text()
+        except FileNotFoundError:  # it has ended
+            return False
+        caught = next((line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:")), "0")
+        return bool(int(caught, 16) >> (number - 1) & 1)
+
     def send(self, number: signal.Signals) -> None:
         """Sends it a signal, if it lives."""
         if self._popen.poll() is None:

@@ -3,7 +3,6 @@
 import gc
 import os
 import threading
-import time
 from pathlib import Path
 from typing import Final
 
@@ -29,9 +28,8 @@ def settle_garbage() -> None:
 
 
 def _search_when_grown() -> None:
-    settled = _resident_bytes()
-    while True:
-        time.sleep(_PAUSE_SECONDS)
+    settled, never = _resident_bytes(), threading.Event()
+    while not never.wait(_PAUSE_SECONDS):  # by no civil clock
         settled = min(settled, now := _resident_bytes())
         if now - settled > _GROWTH_BYTES:
             gc.collect()

@@ -191,12 +191,15 @@ class World:
             os.kill(part.pid, signal.SIGTERM)
 
     async def until_ready(self, part: Part) -> None:
-        """Waits until it answers, which on a busy machine takes a while, and a second start."""
+        """Waits until it answers, or at least has an ear for SIGTERM: that may take a while, and a second start."""
         until = time.monotonic() + _READY_SECONDS
-        while part.admin_port:
+        while True:
             assert part.process is not None
             try:
-                await asyncio.to_thread(part.process.wait_ready, part.admin_port)
+                if part.admin_port:
+                    await asyncio.to_thread(part.process.wait_ready, part.admin_port)
+                elif not part.process.catches(signal.SIGTERM):
+                    raise PairError(f"{part.name} has not begun")
                 break
             except PairError:
                 if time.monotonic() > until:
