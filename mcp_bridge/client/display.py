@@ -53,10 +53,9 @@ class Display:
         )
         for key, request in snapshot.input_requests.items():
             self._line(f"  {key}  {request.method}: {request.params.get('message', '')}")
-            asks_page = request.params.get("mode") == "url"
-            if asks_page:
-                self._line(f"  open this yourself if you trust it: {request.params.get('url')}")
-            self._line(f"  answer by: tenure task answer {snapshot.task_id} {key}{'' if asks_page else ' --content JSON'}")
+            if page := _page(request):
+                self._line(f"  {page}")
+            self._line(f"  answer by: tenure task answer {snapshot.task_id} {key}{'' if page else ' --content JSON'}")
         if snapshot.error is not None:
             self._line(f"  error {snapshot.error.code}: {snapshot.error.message}")
         if snapshot.result is not None:
@@ -118,16 +117,16 @@ class Display:
         """Asks the person at the terminal what `elicitation/create` asks, and whether that shall be sent, which is never taken
         for granted. An empty line takes what the form proposes, or leaves a property out; the end of input declines."""
         self.settle()
-        asks_page = request.params.get("mode") == "url"
+        page = _page(request)
         while True:
             self._err.write(f"{_safe(self._server)} asks: {_safe(str(request.params.get('message', key)))}\n")
-            if asks_page:
-                self._err.write(f"open this yourself if you trust it: {_safe(str(request.params.get('url')))}\n")
-            content = {} if asks_page else await self._fill_in(_mapping(request.params.get("requestedSchema")))
+            if page:
+                self._err.write(f"{_safe(page)}\n")
+            content = {} if page else await self._fill_in(_mapping(request.params.get("requestedSchema")))
             choice = None if content is None else await self._read_line("  send it? (yes/change/decline/cancel): ")
             match choice and choice.strip().lower():
                 case "yes" | "y":
-                    return {"action": "accept"} if asks_page else {"action": "accept", "content": content}
+                    return {"action": "accept"} if page else {"action": "accept", "content": content}
                 case "cancel":
                     return {"action": "cancel"}
                 case None | "decline" | "no" | "n":
@@ -190,6 +189,11 @@ def read_value(text: str, schema: Mapping[str, Any] | None) -> Any:
         return msgspec.json.decode(text)
     except msgspec.DecodeError:
         return text
+
+
+def _page(request: InputRequest) -> str:
+    """What is said of a page that shall be opened; nothing where a form is asked for."""
+    return f"open this yourself if you trust it: {request.params.get('url')}" if request.params.get("mode") == "url" else ""
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

@@ -43,8 +43,10 @@ def resolve_unknowns(evidence: Evidence) -> dict[str, int]:
             if key in acknowledged:
                 found["creations repeated until acknowledged"] += 1
                 found["of them made exactly once"] += key in requests or evidence.was_removed(acknowledged[key])
+            elif key in refused and key not in requests:
+                found["creations repeated until refused"] += 1
             else:
-                found["creations repeated until refused" if key in refused - requests else "creations unresolved"] += 1
+                found["creations unresolved"] += 1
         elif call.op == "complete":
             versions = evidence.versions.get(call.task, [])
             done = any(each.state == "COMPLETED" and each.finish_token == call.detail["token"] for each in versions)
