@@ -47,15 +47,15 @@ BEGIN
     WHERE s.tenant_id = p_tenant AND s.handle_ends_at <= v_now - v_retention AND NOT s.held
     ORDER BY s.handle_ends_at, s.task_id LIMIT p_limit FOR UPDATE OF s SKIP LOCKED
   ), weighed AS (
-    SELECT d.*, row_number() OVER (ORDER BY d.handle_ends_at, d.task_id) = 1
-             OR (sum(d.lines + d.checkpoints) OVER (ORDER BY d.handle_ends_at, d.task_id) <= 20000
-                 AND sum(d.checkpoint_bytes) OVER (ORDER BY d.handle_ends_at, d.task_id) <= 67108864) AS fits
-    FROM due d
+    SELECT d.*, row_number() OVER w = 1
+             OR (sum(d.lines + d.checkpoints) OVER w <= 20000 AND sum(d.checkpoint_bytes) OVER w <= 67108864) AS fits
+    FROM due d WINDOW w AS (ORDER BY d.handle_ends_at, d.task_id)
   ), told AS MATERIALIZED (
-    SELECT d.*, h.history FROM (SELECT w.* FROM weighed w WHERE w.fits) d CROSS JOIN LATERAL (    -- as `retention.proto` says that it is told
+    SELECT d.*, h.history FROM weighed d CROSS JOIN LATERAL (    -- as `retention.proto` says that it is told
       SELECT convert_to(string_agg(json_build_array(x.line, x.event, (extract(epoch FROM x.at) * 1000000)::bigint, x.worker_id,
                                                     x.token, x.detail)::text || E'\n', '' ORDER BY x.line), 'UTF8') AS history
       FROM history x WHERE x.tenant_id = p_tenant AND x.task_id = d.task_id) h
+    WHERE d.fits
   ), marked AS (
     INSERT INTO tombstone (tenant_id, cursor, task_id, tool, workflow, version, state, created_at, ended_at, removed_at,
                            removed_by, history_lines, history_digest, history)
