@@ -91,6 +91,14 @@ def pytest_sessionstart() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def unhurried() -> Iterator[None]:
+    """No held call is late for want of time: a status and JSON do not become a stream unless a test wants it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mcp_bridge.methods.calls.LATE_SECONDS", 60.0)
+        yield
+
+
 @pytest.fixture(scope="session")
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
     """A Postgres with a migrated database, `template`, whose clock tests can move."""

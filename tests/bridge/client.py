@@ -28,8 +28,9 @@ class Answer:
 
     @property
     def json(self) -> dict[str, Any]:
-        """The body, which must be JSON."""
-        value = json.loads(self.body)
+        """The response, whichever form it has: the body, or the end of its stream, which an answer that is late becomes."""
+        is_stream = self.headers.get("Content-Type") == "text/event-stream"
+        value = self.events[-1] if is_stream else json.loads(self.body)
         assert isinstance(value, dict)
         return value
 

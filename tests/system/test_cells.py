@@ -226,7 +226,7 @@ async def test_a_tenant_moves_under_load_and_no_task_is_lost_or_done_twice(tmp_p
             async with TaskStore.connect(east.address) as store:
                 for row in waiting:
                     await store.publish_signal(signal(row["task_id"]))
-            assert (await held).events[-1]["result"]["structuredContent"] == {"who": "held"}
+            assert (await held).result["structuredContent"] == {"who": "held"}
             while (frame := await stream.frame()).get("params", {}).get("status") != "completed":
                 assert frame["method"] == "notifications/tasks"
             assert frame["params"]["result"]["structuredContent"] == {"who": "listener"}
