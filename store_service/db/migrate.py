@@ -9,7 +9,7 @@ import asyncpg
 
 from store_service.db.pool import AWAY
 from store_service.db.queries import Queries
-from store_service.db.roles import apply_roles, is_member
+from store_service.db.roles import act_as_store, apply_roles
 from store_service.model.refusals import Reason, Refusal
 
 CLOCK: Final = "SELECT clock_timestamp()"
@@ -80,12 +80,12 @@ async def _check_schema(dsn: str, *, allow_test_clock: bool) -> None:
     connection = await asyncpg.connect(dsn)
     try:
         has = await connection.fetchval(queries["has_migrations"])
+        if has and not await act_as_store(connection):
+            raise SchemaError("who connects is no member of tenure_app; an administrator runs: GRANT tenure_app TO that role")
         known = await _list_applied(connection, queries) if has else set()
         missing = [migration for migration in list_migrations() if migration.number not in known and migration.phase == "pre"]
         if missing:
             raise SchemaError(f"the schema lacks {len(missing)} migrations; run `tenure-store migrate`")
-        if not await is_member(connection):
-            raise SchemaError("who connects is no member of tenure_app; an administrator runs: GRANT tenure_app TO that role")
         if await connection.fetchval(queries["has_moved"]):
             raise SchemaError(
                 "the database failed over or was restored since its epoch was raised; run `tenure-store epoch bump`, which "
@@ -98,7 +98,10 @@ async def _check_schema(dsn: str, *, allow_test_clock: bool) -> None:
 
 
 async def bump_epoch(dsn: str) -> int:
-    """Makes every lease granted before worthless, as after a restore. Returns the new epoch."""
+    """Makes every lease granted before worthless, as after a restore. Returns the new epoch.
+
+    Raises SchemaError for one who may not.
+    """
     return await _set_epoch(dsn, Queries("migrate.sql")["bump_epoch"])
 
 
@@ -112,6 +115,8 @@ async def _set_epoch(dsn: str, query: str) -> int:
     try:
         epoch: int = await connection.fetchval(query)
         return epoch
+    except asyncpg.InsufficientPrivilegeError as error:
+        raise SchemaError(f"{error}; TENURE_STORE_DSN must name who migrates") from None
     finally:
         await connection.close()
 

@@ -14,7 +14,10 @@ async def apply_roles(connection: asyncpg.Connection) -> None:
     await connection.execute(queries["guard_rows"])
 
 
-async def is_member(connection: asyncpg.Connection) -> bool:
-    """Whether who is connected may act as the store."""
-    row = await connection.fetchrow(Queries("roles.sql")["is_member"])
-    return bool(row["member"])
+async def act_as_store(connection: asyncpg.Connection) -> bool:
+    """Gives the connection the rights of the store from here on; false where who is connected may not have them."""
+    queries = Queries("roles.sql")
+    if not await connection.fetchval(queries["is_member"]):
+        return False
+    await connection.execute(queries["act_as_store"])
+    return True

@@ -12,7 +12,9 @@ BEGIN
       END IF;
     EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL;
     END;
-    IF NOT pg_has_role(current_user, name, 'MEMBER') THEN
+    -- From version 16 on, who makes a role is a member that may give it away, and may not act as it.
+    IF NOT pg_has_role(current_user, name, CASE WHEN current_setting('server_version_num')::int < 160000
+                                                THEN 'MEMBER' ELSE 'SET' END) THEN
       EXECUTE format('GRANT %I TO CURRENT_USER', name);
     END IF;
   END LOOP;
@@ -31,6 +33,7 @@ BEGIN
   GRANT USAGE ON SCHEMA tenure TO tenure_app, tenure_scheduler, tenure_governance, tenure_metrics, tenure_mover;
   GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA tenure TO tenure_app, tenure_scheduler, tenure_governance, tenure_mover;
   GRANT EXECUTE ON FUNCTION tenure.task_now() TO tenure_metrics;
+  GRANT SELECT ON public.tenure_migration TO tenure_app;
   GRANT USAGE ON SEQUENCE tenure.turn TO tenure_app, tenure_scheduler, tenure_governance;
   GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA tenure TO tenure_app, tenure_scheduler, tenure_governance,
     tenure_mover;
@@ -86,4 +89,8 @@ END $$
 
 -- name: is_member
 -- Whether who asks may act as the store.
-SELECT pg_has_role(current_user, 'tenure_app', 'MEMBER') AS member
+SELECT coalesce(pg_has_role(current_user, to_regrole('tenure_app'), CASE WHEN current_setting('server_version_num')::int < 160000
+                                                                         THEN 'MEMBER' ELSE 'SET' END), false) AS member
+
+-- name: act_as_store
+SET ROLE tenure_app
