@@ -27,7 +27,7 @@ from store_service.telemetry import TracesNotInstalled, configure_logs, settle_g
 from store_service.telemetry.findings import add_output, tell_findings
 
 START_SECONDS = 30.0
-"""How long `serve` waits for a database that cannot be reached yet."""
+"""How long `serve` waits for a database that cannot be reached yet, unless it is to wait for one however long that takes."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -117,7 +117,7 @@ async def _serve(config: Config) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     store = Store(config)
-    starting, stopping = asyncio.create_task(_start(store)), asyncio.create_task(stop.wait())
+    starting, stopping = asyncio.create_task(_start(store, config)), asyncio.create_task(stop.wait())
     await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():  # whatever it waits for
         starting.cancel()
@@ -130,16 +130,18 @@ async def _serve(config: Config) -> int:
     return 0
 
 
-async def _start(store: Store) -> None:
-    """Starts it, as soon as there is a database, within bounds."""
+async def _start(store: Store, config: Config) -> None:
+    """Starts it, as soon as there is a database, within bounds unless it is to wait."""
     loop = asyncio.get_running_loop()
     until = loop.time() + START_SECONDS
     while True:
         try:
+            if config.wait_for_database:
+                await store.wait_for_database()
             await store.start()
             return
         except (Refusal, ConnectionError, TimeoutError) as error:
-            if loop.time() > until:
+            if loop.time() > until and not config.wait_for_database:
                 raise
             structlog.get_logger().warning("waiting_for_database", error=str(error))
             await asyncio.sleep(1)

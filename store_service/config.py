@@ -45,6 +45,8 @@ class Config:
     """The file that says who the callers are: identities, their roles, tenants and workflows."""
     max_connection_age_seconds: float = 1800.0
     """After how long a connection is ended, gently, so that callers spread over new stores."""
+    wait_for_database: bool = False
+    """Whether `serve` waits, alive and not ready, until there is a database that it may run on, however long that takes."""
     pool_size: int = 10
     """How many connections to Postgres at most, besides the one for hints."""
     cancel_grace_seconds: float = 30.0

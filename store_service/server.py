@@ -32,7 +32,7 @@ from store_service.db.diagnosis import read_snapshot_seconds
 from store_service.db.explanations import ExplanationRows
 from store_service.db.holds import HoldRows
 from store_service.db.leases import LeaseRows
-from store_service.db.migrate import check_schema
+from store_service.db.migrate import SchemaError, check_schema
 from store_service.db.pool import Database, open_database
 from store_service.db.purges import PurgeRows
 from store_service.db.redrives import RedriveRows
@@ -43,6 +43,7 @@ from store_service.db.waits import WaitRows
 from store_service.db.wakeups import Wakeups
 from store_service.fault_points import FaultPoints
 from store_service.model.limits import MESSAGE_BYTES
+from store_service.model.refusals import Refusal
 from store_service.operations.audit import Audit
 from store_service.operations.budget_figures import BudgetFigures
 from store_service.operations.budgets import Budgets
@@ -94,6 +95,8 @@ SERVER_OPTIONS: list[tuple[str, Any]] = [
     ("grpc.so_reuseport", 0),
 ]
 
+WAIT_SECONDS = 1.0
+"""Between two looks whether there is a database that the store may run on."""
 SERVICE_NAMES = [service.full_name for service in SERVICES.values()]
 
 
@@ -126,6 +129,7 @@ class Store:
             host=config.admin_host, port=config.admin_port, registry=self._registry, ready=self._why_not_ready
         )
         self._parts: Parts | None = None
+        self._waits_for = "nothing was tried yet"
         self._draining = False
 
     @property
@@ -138,6 +142,22 @@ class Store:
     def admin_port(self) -> int:
         """The port of probes and metrics."""
         return self._admin.port
+
+    async def wait_for_database(self) -> None:
+        """Waits, alive and not ready, until there is a database that it may run on, however long that takes.
+
+        Raises ValueError when its address is none, OSError when the port of probes is taken.
+        """
+        self._admin.start()
+        while True:
+            try:
+                await check_schema(self._config.dsn, allow_test_clock=self._config.allow_test_clock)
+                return
+            except (SchemaError, Refusal, OSError) as error:
+                if str(error) != self._waits_for:
+                    structlog.get_logger().warning("waiting_for_database", error=str(error))
+                self._waits_for = str(error)
+            await asyncio.sleep(WAIT_SECONDS)
 
     async def start(self) -> None:
         """Checks the schema, puts the parts together, and serves.
@@ -254,7 +274,9 @@ class Store:
         """Asks nobody: the chores ask the database once a second."""
         if self._draining:
             return "shutting down"
-        if self._parts is None or not self._parts.chores.is_database_there():
+        if self._parts is None:
+            return self._waits_for
+        if not self._parts.chores.is_database_there():
             return "the database does not answer, or takes no writes"
         return None
 

@@ -65,14 +65,16 @@ async def migrate(dsn: str) -> list[Migration]:
 
 
 async def check_schema(dsn: str, *, allow_test_clock: bool) -> None:
-    """Raises SchemaError unless the schema is the one this version knows and time is the database's own; STORAGE_UNAVAILABLE,
-    or OSError, when the database cannot be asked; ValueError when the address is none."""
+    """Raises SchemaError unless the schema is the one this version knows and time is the database's own, and where the database
+    lets nobody in; STORAGE_UNAVAILABLE, or OSError, when it cannot be asked; ValueError when the address is none."""
     try:
         await _check_schema(dsn, allow_test_clock=allow_test_clock)
     except asyncpg.ClientConfigurationError:
         raise
     except AWAY:
         raise Refusal(Reason.STORAGE_UNAVAILABLE) from None
+    except (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError) as error:
+        raise SchemaError(f"{error}; see TENURE_STORE_DSN") from None
 
 
 async def _check_schema(dsn: str, *, allow_test_clock: bool) -> None:

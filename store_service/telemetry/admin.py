@@ -35,7 +35,9 @@ class AdminServer:
         return self._running[0].server_port
 
     def start(self) -> None:
-        """Starts to answer. Raises OSError when the port is taken."""
+        """Starts to answer. One that runs is left as it is. Raises OSError when the port is taken."""
+        if self._running is not None:
+            return
         server = make_server(*self._address, self._application, server_class=_ThreadingServer, handler_class=_QuietHandler)
         # `stop` waits for the end of a poll.
         thread = threading.Thread(target=server.serve_forever, args=(0.1,), name="admin", daemon=True)

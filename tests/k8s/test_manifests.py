@@ -94,8 +94,15 @@ def test_liveness_asks_nobody_else(resources: tuple[Resource, ...]) -> None:
     for name, _, spec in pods(resources):
         for container in spec["containers"]:
             if OURS.search(name) and "migrate" not in name:
-                assert container["livenessProbe"]["httpGet"]["path"] == "/livez", name
+                for probe in ("livenessProbe", "startupProbe"):  # a node starts anew who fails one of them
+                    assert container.get(probe, container["livenessProbe"])["httpGet"]["path"] == "/livez", f"{name} {probe}"
                 assert container["readinessProbe"]["httpGet"]["path"] == "/readyz", name
+
+
+def test_a_store_waits_for_its_database_and_its_schema(resources: tuple[Resource, ...]) -> None:
+    """So the migration has its order: whoever comes first, no store serves before it is done, and none is started anew."""
+    (spec,) = [spec for name, _, spec in pods(resources) if name == "Deployment/tenure-store"]
+    assert {"name": "TENURE_STORE_WAIT_FOR_DATABASE", "value": "true"} in spec["containers"][0]["env"]
 
 
 def test_the_grace_is_longer_than_the_drain(resources: tuple[Resource, ...]) -> None:
