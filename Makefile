@@ -52,8 +52,9 @@ test: install ## run the tests, three files at a time (ARGS='-k name', SIDE_BY_S
 	@$(BIN)/pytest -n $(SIDE_BY_SIDE) --dist loadfile $(ARGS)
 
 .PHONY: test-unbatched
-test-unbatched: install ## run the tests with clients and workers that send each call by itself (ARGS='tests/client')
-	@$(BIN)/pytest --without-batching $(ARGS)
+test-unbatched: install ## run the tests, the model and the interleavings with each call and its statement by itself (ARGS='tests/client')
+	@$(BIN)/pytest --without-batching -n $(SIDE_BY_SIDE) --dist loadfile $(ARGS)
+	@$(if $(ARGS),,MODEL_SEED=1 MODEL_PARTS=2 $(BIN)/pytest --without-batching -n 2 --dist worksteal tests/model)
 
 .PHONY: test-pgbouncer
 test-pgbouncer: install ## run the store's tests through a PgBouncer in transaction mode, five connections for each database

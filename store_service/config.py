@@ -47,6 +47,8 @@ class Config:
     """After how long a connection is ended, gently, so that callers spread over new stores."""
     wait_for_database: bool = False
     """Whether `serve` waits, alive and not ready, until there is a database that it may run on, however long that takes."""
+    batching: bool = True
+    """Whether single calls that arrive while a statement is under way are written and read together by the next one."""
     pool_size: int = 10
     """How many connections to Postgres at most, besides the one for hints."""
     cancel_grace_seconds: float = 30.0

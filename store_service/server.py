@@ -218,7 +218,7 @@ class Store:
     def _put_together(self, databases: list[Database]) -> Parts:
         config, registry, points, database = self._config, self._registry, self._points, databases[0]
         grace_ms = int(config.cancel_grace_seconds * 1000)
-        batches = BatchMetrics(registry, points=points, traces=self._traces)
+        batches = BatchMetrics(registry, batching=config.batching, points=points, traces=self._traces)
         wakeups = Wakeups(config.dsn, registry=registry, points=points)
         rows = TaskRows(database)
         budget_rows = BudgetRows(database)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import signal
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -24,7 +25,6 @@ from taskstore.v1 import (
 
 from mcp_bridge.app import Bridge
 from mcp_bridge.config import Config as BridgeConfig
-from store_service.client import TaskStore, Worker
 from store_service.config import Config
 from store_service.db import pool
 from store_service.db.migrate import migrate
@@ -34,6 +34,7 @@ from store_service.server import Store
 from tests.databases import Databases, database_at
 from tests.pair import free_ports
 from tests.pgbouncer import PgBouncer
+from tests.unbatched import sitecustomize
 
 Server = TypeVar("Server", Store, Bridge)
 
@@ -53,29 +54,25 @@ settings.load_profile("untimed")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """What holds with batches holds without, and what holds at Postgres itself holds behind a PgBouncer."""
-    parser.addoption("--without-batching", action="store_true", help="clients and workers send each call by itself")
+    parser.addoption("--without-batching", action="store_true", help="each call, and its statement, goes by itself")
     parser.addoption("--through-pgbouncer", action="store_true", help="stores reach Postgres through PgBouncer")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Turns batching off where it is asked for."""
+    """Turns batching off where it is asked for: here, and in every process that a test starts."""
     if config.getoption("--without-batching"):
-        makers: tuple[Any, ...] = (
-            TaskStore.__init__,
-            vars(TaskStore)["connect"].__func__,
-            Worker.__init__,
-            BridgeConfig.__init__,
-        )
-        for maker in makers:
-            maker.__kwdefaults__["batching"] = False
+        sitecustomize.turn_batching_off()
+        others = os.environ.get("PYTHONPATH", "")
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(Path(sitecustomize.__file__).parent), others)))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Behind PgBouncer leaves out what is about the connections to Postgres themselves."""
-    if config.getoption("--through-pgbouncer"):
-        direct = [item for item in items if item.get_closest_marker("direct")]
-        config.hook.pytest_deselected(items=direct)
-        items[:] = [item for item in items if item not in direct]
+    """Without batching leaves out what is about batching itself; behind PgBouncer, about the connections to Postgres."""
+    for option, marker in (("--without-batching", "batching"), ("--through-pgbouncer", "direct")):
+        if config.getoption(option):
+            left_out = [item for item in items if item.get_closest_marker(marker)]
+            config.hook.pytest_deselected(items=left_out)
+            items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.hookimpl(trylast=True)

@@ -49,8 +49,8 @@ class BatchMetrics:
             buckets=(1, 2, 5, 10, 25, 50, 100, 250, 500),
         )  # fmt: skip
         self.wait_seconds = Histogram(
-            "tenure_client_batch_wait_seconds", "Time until the first item of a call set out.", ["method"], registry=registry,
-            buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.5),
+            "tenure_client_batch_wait_seconds", "Longest time that an item waited for its call to set out.", ["method"],
+            registry=registry, buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.5),
         )  # fmt: skip
 
 
@@ -275,7 +275,7 @@ class Batcher(Generic[Request, Response]):
         loop = asyncio.get_running_loop()
         slow = loop.call_later(SLOW_SECONDS, self._be_slow, call)
         self._items.observe(len(items))
-        self._wait_seconds.observe(time.monotonic() - items[0].asked_at)
+        self._wait_seconds.observe(time.monotonic() - min(item.asked_at for item in items))
         try:
             await self._ask_for(items)
         finally:

@@ -1,14 +1,16 @@
 """Many callers, one statement: what arrives while a statement is under way travels together in the next one.
 
-There is no timer, so a call that is alone is not held back. Each item has its own outcome, and an item that a statement
-chokes on is found by halving and refused alone. A tenant whose rows others hold for long keeps only its own items waiting:
-a statement of several tenants waits for a lock for a moment, then its tenants are parted.
+There is no timer, so a call that is alone is not held back. When more wait than one statement takes, tenants take turns. Each
+item has its own outcome, and an item that a statement chokes on is found by halving and refused alone. A tenant whose rows
+others hold for long keeps only its own items waiting: a statement of several tenants waits for a lock for a moment, then its
+tenants are parted.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Hashable, Iterator, Sequence
+import time
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import asyncpg
 import structlog
@@ -18,8 +20,8 @@ from store_service.db.fault_points import reaching_batch
 from store_service.db.leaving import to_its_end
 from store_service.db.pool import Locked, Moved
 from store_service.db.traces import Traces
+from store_service.db.turns import Call, Turns
 from store_service.fault_points import FaultPoints
-from store_service.model.limits import ANSWER_BYTES, BATCH_ITEMS
 from store_service.model.refusals import Reason, Refusal
 
 Item = TypeVar("Item")
@@ -30,27 +32,33 @@ SLOW_SECONDS: Final = 0.1
 """A statement that takes longer no longer keeps others waiting than those of its own tenants."""
 PART_SECONDS: Final = 1.0
 """How long the answer to a caller's own batch waits for one tenant of several."""
+MOST_WAITING: Final = 10_000
+"""Calls of one operation whose statement has not begun. What comes then is refused."""
 
 
 class BatchMetrics:
-    """How large the batches are, by operation; with traces, whose they are; and, in tests, the points that each reaches."""
+    """How large the batches are, by operation, and how long calls wait for theirs; with traces, whose they are; and, in tests,
+    the points that each reaches. Without `batching` each single call has a statement of its own."""
 
-    def __init__(self, registry: CollectorRegistry, *, points: FaultPoints | None = None, traces: Traces | None = None) -> None:
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        *,
+        batching: bool = True,
+        points: FaultPoints | None = None,
+        traces: Traces | None = None,
+    ) -> None:
+        self.batching = batching
         self.points = points
         self.traces = traces
         self.items = Histogram(
             "tenure_store_batch_items", "Items in one statement.", ["operation"], registry=registry,
             buckets=(1, 2, 5, 10, 25, 50, 100, 250, 500),
         )  # fmt: skip
-
-
-@dataclass(eq=False, slots=True)
-class _Call(Generic[Item, Outcome]):
-    """One that waits."""
-
-    item: Item
-    answer: "asyncio.Future[Outcome]"
-    asker: Any
+        self.wait_seconds = Histogram(
+            "tenure_store_batch_wait_seconds", "Longest time that a call waited for its statement to begin.", ["operation"],
+            registry=registry, buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.5),
+        )  # fmt: skip
 
 
 @dataclass(eq=False, slots=True)
@@ -67,7 +75,7 @@ class Batcher(Generic[Item, Outcome]):
     `tenant` tells whose an item is; `key` names what no two items of one statement may share; `size` is an item's bytes of
     payload; `moved` is how items are refused whose tenant moves to another cell. At most `parallel` statements are under way,
     besides slow ones, of which a tenant has one; each of at most 500 items and 4 MiB. What waits for no rows, as it reads, is
-    slow for other reasons, and counts.
+    slow for other reasons, and counts. At most 10,000 calls wait.
     """
 
     def __init__(
@@ -86,27 +94,35 @@ class Batcher(Generic[Item, Outcome]):
         self._name = name
         self._run: Run[Item, Outcome] = reaching_batch(metrics.points, name, run)
         self._tenant = tenant
-        self._key = key
-        self._size = size
         self._parallel = parallel
         self._waits_for_rows = waits_for_rows
         self._moved = moved
+        self._batching = metrics.batching
         self._items = metrics.items.labels(name)
+        self._wait_seconds = metrics.wait_seconds.labels(name)
         self._traces = metrics.traces
-        self._waiting: list[_Call[Item, Outcome]] = []
+        self._waiting: Turns[Item, Outcome] = Turns(key, size)
         self._running: dict[asyncio.Task[None], _Statement] = {}
         self._left_behind: set[asyncio.Task[list[Outcome | Refusal]]] = set()
 
     async def submit(self, item: Item) -> Outcome:
-        """Runs one item, with others where there are others. Raises its Refusal. A caller that is cancelled loses the
-        answer, never the write."""
+        """Runs one item, with others where there are others. Raises its Refusal. A caller that is cancelled, as at its
+        deadline, is taken out while it waits; later it loses the answer, never the write."""
+        if self._waiting.count >= MOST_WAITING:
+            raise Refusal(Reason.OVERLOADED)
         answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Call(item, answer, self._traces.asker() if self._traces is not None else None))
-        self._start()
+        asker = self._traces.asker() if self._traces is not None else None
+        call = Call(item, self._tenant(item), answer, time.monotonic(), asker)
+        if self._batching:
+            self._waiting.add(call)
+            self._start()
+        else:
+            self._launch([call], is_slow=True)  # which keeps no other waiting
         try:
             return await answer
         finally:
-            del answer  # a refusal knows this frame by its traceback: it would know itself, and keep the item
+            self._waiting.remove(call)
+            del call, answer  # a refusal knows this frame by its traceback: it would know itself, and keep the item
 
     async def run(self, items: Sequence[Item]) -> list[Outcome | Refusal]:
         """Runs a caller's own batch: an outcome for each item, in their order. All of it is run although its caller leaves."""
@@ -116,27 +132,25 @@ class Batcher(Generic[Item, Outcome]):
         outcomes: dict[int, Outcome | Refusal] = {}
         left = list(range(len(items)))
         while left:
-            wave = list(self._wave([items[index] for index in left]))
+            wave = list(self._waiting.wave([items[index] for index in left]))
             chosen = [left[position] for position in wave]
             outcomes.update(zip(chosen, await self._run_parting([items[index] for index in chosen]), strict=True))
             left = [index for index in left if index not in outcomes]
         return [outcomes[index] for index in range(len(items))]
 
     def _start(self) -> None:
-        while self._waiting and sum(not one.is_slow for one in self._running.values()) < self._parallel:
+        while self._waiting.count and sum(not one.is_slow for one in self._running.values()) < self._parallel:
             held_back = {
                 tenant for one in self._running.values() if one.is_slow and self._waits_for_rows for tenant in one.tenants
             }
-            free = [position for position, call in enumerate(self._waiting) if self._tenant(call.item) not in held_back]
-            if not free:
+            batch = self._waiting.take(held_back)
+            if not batch:
                 return
-            positions = {free[index] for index in self._wave([self._waiting[position].item for position in free])}
-            batch = [call for position, call in enumerate(self._waiting) if position in positions]
-            self._waiting = [call for position, call in enumerate(self._waiting) if position not in positions]
+            self._wait_seconds.observe(time.monotonic() - min(call.asked_at for call in batch))
             self._launch(batch, is_slow=False)
 
-    def _launch(self, batch: Sequence[_Call[Item, Outcome]], *, is_slow: bool) -> None:
-        statement = _Statement(frozenset(self._tenant(call.item) for call in batch), is_slow)
+    def _launch(self, batch: Sequence[Call[Item, Outcome]], *, is_slow: bool) -> None:
+        statement = _Statement(frozenset(call.tenant_id for call in batch), is_slow)
         task = asyncio.create_task(self._answer(batch, statement))
         self._running[task] = statement
         task.add_done_callback(self._ended)
@@ -149,7 +163,7 @@ class Batcher(Generic[Item, Outcome]):
         del self._running[task]
         self._start()
 
-    async def _answer(self, batch: Sequence[_Call[Item, Outcome]], statement: _Statement) -> None:
+    async def _answer(self, batch: Sequence[Call[Item, Outcome]], statement: _Statement) -> None:
         slow = asyncio.get_running_loop().call_later(SLOW_SECONDS, self._be_slow, statement)
         outcomes: Sequence[Outcome | Refusal] = [Refusal(Reason.OUTCOME_UNKNOWN)] * len(batch)
         try:
@@ -168,7 +182,7 @@ class Batcher(Generic[Item, Outcome]):
                 else:
                     call.answer.set_result(outcome)
 
-    async def _run_for(self, batch: Sequence[_Call[Item, Outcome]]) -> list[Outcome | Refusal]:
+    async def _run_for(self, batch: Sequence[Call[Item, Outcome]]) -> list[Outcome | Refusal]:
         items = [call.item for call in batch]
         if self._traces is None:
             return await self._run_halving(items)
@@ -226,25 +240,3 @@ class Batcher(Generic[Item, Outcome]):
             return [Refusal(Reason.OUTCOME_UNKNOWN)] * len(items)
         middle = len(items) // 2
         return [*await self._run_halving(items[:middle]), *await self._run_halving(items[middle:])]
-
-    def _wave(self, items: Sequence[Item]) -> Iterator[int]:
-        """The positions of items that may travel together: distinct keys, bounded count and bytes, first come first."""
-        if (
-            len(items) <= BATCH_ITEMS
-            and len(set(map(self._key, items))) == len(items)
-            and sum(map(self._size, items)) <= ANSWER_BYTES
-        ):
-            yield from range(len(items))
-            return
-        keys: set[Hashable] = set()
-        size = 0
-        for position, item in enumerate(items):
-            key = self._key(item)
-            size += self._size(item)
-            if key in keys:
-                size -= self._size(item)
-                continue
-            if keys and (len(keys) == BATCH_ITEMS or size > ANSWER_BYTES):
-                return
-            keys.add(key)
-            yield position
