@@ -1,13 +1,15 @@
 """The plans of what workers and callers ask for most, as Postgres ran them, within functions too.
 
-`python -m tests.store.plans` fills a database of its own with tasks of many tenants and prints them: `make plans`.
+`python -m tests.store.plans` fills a database of its own with tasks of many tenants and prints them, and at the end what the
+README of the store says of them: `make plans`.
 """
 
 import asyncio
 import os
 import re
 import tempfile
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -15,14 +17,16 @@ from uuid import uuid4
 
 import asyncpg
 
+from store_service.db.chores import ChoreRows
 from store_service.db.leases import LeaseRows
 from store_service.db.migrate import migrate
 from store_service.db.pool import SETTINGS
 from store_service.db.tasks import TaskRows
 from store_service.embedded import EmbeddedPostgres
-from store_service.model.leases import Claim, Disposition, Finish, Heartbeat, LeasedTask, WorkflowVersion
+from store_service.model.leases import Claim, Disposition, Finish, Heartbeat, LeasedTask, NewCheckpoint, WorkflowVersion
 from store_service.model.payloads import JSON, Payload
-from store_service.model.tasks import TaskRead, TaskRef, TaskView
+from store_service.model.states import TaskState
+from store_service.model.tasks import NewTask, Owner, TaskContract, TaskFilter, TaskRead, TaskRef, TaskView
 
 WORKFLOW: Final = "report"
 BATCH: Final = 100
@@ -31,6 +35,7 @@ _SHOWN: Final = {
     "log_nested_statements": "on",
     "log_analyze": "on",
     "log_timing": "off",
+    "log_buffers": "on",
     "log_level": "notice",
 }
 _FILL: Final = """
@@ -51,13 +56,27 @@ WITH made AS MATERIALIZED (
 ), counted AS (
   INSERT INTO tenure.tenant (tenant_id, outstanding, max_outstanding, max_leased)
   SELECT m.tenant, count(*), 10000000, 10000 FROM made m GROUP BY 1
+  ON CONFLICT (tenant_id) DO UPDATE SET outstanding = tenant.outstanding + excluded.outstanding
 )
 INSERT INTO tenure.lane (tenant_id, workflow, version, ready, open)
 SELECT m.tenant, 'report', 1, count(*), true FROM made m GROUP BY 1
+ON CONFLICT (tenant_id, workflow, version) DO UPDATE SET ready = lane.ready + excluded.ready
 """
 _SCAN: Final = re.compile(
-    r"(Seq Scan|using (?P<index>\w+)) on (?:tenure\.)?(?P<table>\w+).*?actual rows=(?P<rows>[\d.]+) loops=(?P<loops>\d+)"
+    r"(?:Seq Scan|Index (?P<only>Only )?Scan (?:Backward )?using (?P<index>\w+)) on (?:tenure\.)?(?P<table>\w+)"
+    r".*?actual rows=(?P<rows>[\d.]+) loops=(?P<loops>\d+)"
 )
+_BUFFERS: Final = re.compile(r"Buffers: shared(?: hit=(?P<hit>\d+))?(?: read=(?P<read>\d+))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """One look at a table: by which index or `Seq Scan`, whether by that alone, and how many rows came of it."""
+
+    index: str
+    table: str
+    rows: int
+    is_index_only: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +85,16 @@ class Plan:
 
     text: str
 
-    def scans(self) -> Iterator[tuple[str, str, int]]:
-        """Each look at a table: by which index or `Seq Scan`, at which table, how many rows came of it."""
+    def scans(self) -> Iterator[Scan]:
+        """Each look at a table that was taken."""
         for found in _SCAN.finditer(self.text):
             rows = round(float(found["rows"]) * int(found["loops"]))
-            yield found["index"] or "Seq Scan", found["table"], rows
+            yield Scan(found["index"] or "Seq Scan", found["table"], rows, found["only"] is not None)
+
+    def buffers(self) -> int:
+        """How many pages were looked at, by what it calls, too."""
+        found = _BUFFERS.search(self.text)
+        return int(found["hit"] or 0) + int(found["read"] or 0) if found else 0
 
 
 class Watched:
@@ -89,6 +113,10 @@ class Watched:
         return found
 
     write = read
+
+    async def close(self) -> None:
+        """Ends it."""
+        await self._connection.close()
 
     def take(self) -> list[Plan]:
         """The plans since the last time, the innermost first."""
@@ -119,25 +147,63 @@ async def fill(dsn: str, *, tasks: int, tenants: int) -> None:
 
 
 async def hot_plans(dsn: str) -> dict[str, list[Plan]]:
-    """The plans of a claim, heartbeats, reads and finishes of a batch, each run twice: the first one reads catalogs."""
+    """The plans of what a task goes through, in batches, of looks for what is due and of lists; each run twice: the first one
+    reads catalogs."""
     session = await watch(dsn)
-    leases, tasks = LeaseRows(session), TaskRows(session)  # type: ignore[arg-type]  # they only read and write
+    leases, tasks, chores = LeaseRows(session), TaskRows(session), ChoreRows(session)  # type: ignore[arg-type]  # see Watched
     plans: dict[str, list[Plan]] = {}
     for _ in range(2):
+        await tasks.create_tasks([(_new(f"t{number % 10}"), str(uuid4()), b"digest") for number in range(BATCH)])
+        plans["create_tasks"] = session.take()
         taken = await leases.claim_tasks(_claim())
         plans["claim_tasks"] = session.take()
         await leases.heartbeat_tasks([Heartbeat(one.lease, 0) for one in taken])
         plans["heartbeat_tasks"] = session.take()
+        await leases.append_checkpoints([NewCheckpoint(one.lease, 0, "step", Payload(JSON, b"{}")) for one in taken])
+        plans["append_checkpoints"] = session.take()
+        await tasks.changed_tasks([(TaskRef(one.lease.tenant_id, one.lease.task_id), 0) for one in taken])
+        plans["changed_tasks"] = session.take()
         await tasks.get_tasks([TaskRead(TaskRef(one.lease.tenant_id, one.lease.task_id), TaskView.OUTCOME) for one in taken])
         plans["get_tasks"] = session.take()
         await leases.finish_tasks([_finish(one) for one in taken])
         plans["finish_tasks"] = session.take()
+        await leases.claim_tasks(_claim(lease_ms=1))
+        session.take()
+        await chores.promote_due(BATCH, grace_ms=30_000, max_crashes=20)
+        plans["promote_due"] = session.take()
+        for states in ((), (TaskState.QUEUED, TaskState.FAILED)):
+            wanted = TaskFilter(tenant_id="t1", states=states, workflow=None, created_from=None, created_before=None)
+            await tasks.list_tasks(wanted, None, BATCH)
+            plans["list_tasks" if states else "list_all_tasks"] = session.take()
+    await session.close()
     return plans
 
 
-def _claim() -> Claim:
+def in_short(plans: Sequence[Plan]) -> str:
+    """What was looked at, in the order in which it was, and how many pages that were."""
+    looks: Counter[tuple[str, str]] = Counter()
+    for plan in plans:
+        for scan in plan.scans():
+            way = f"{'only ' if scan.is_index_only else ''}`{scan.index}`"
+            looks[way, f"{scan.rows:,}"] += 1
+    told = (f"{way} {rows}{f' x {times}' if times > 1 else ''}" for (way, rows), times in looks.items())
+    return f"{'; '.join(told)} | {plans[-1].buffers():,}"
+
+
+def _new(tenant_id: str) -> NewTask:
+    contract = TaskContract(
+        tool="job", workflow=WORKFLOW, workflow_version=1, owner=Owner("i", "s"), client_capabilities=b"", output_schema=b"",
+        ttl_ms=86_400_000, poll_interval_ms=1_000, execution_deadline_ms=0, trace_parent="", trace_state="", baggage="",
+    )  # fmt: skip
+    return NewTask(
+        tenant_id=tenant_id, request_id=uuid4().hex, contract=contract, priority=0, input=Payload(JSON, b"{}"),
+        abandon_after_ms=0,
+    )  # fmt: skip
+
+
+def _claim(*, lease_ms: int = 30_000) -> Claim:
     return Claim(
-        request_id=uuid4().hex, worker_id="w", workflows=(WorkflowVersion(WORKFLOW, 1, 30_000),), tenant_ids=(), limit=BATCH,
+        request_id=uuid4().hex, worker_id="w", workflows=(WorkflowVersion(WORKFLOW, 1, lease_ms),), tenant_ids=(), limit=BATCH,
         wait_ms=0,
     )  # fmt: skip
 
@@ -153,14 +219,10 @@ async def _show(tasks: int, tenants: int) -> None:
         try:
             await migrate(server.dsn)
             await fill(server.dsn, tasks=tasks, tenants=tenants)
-            for name, plans in (await hot_plans(server.dsn)).items():
-                print(f"== {name}")
-                for plan in plans:
-                    print(plan.text, "\n")
-                print(
-                    *(f"{name}: {rows} rows of {table} by {index}" for plan in plans for index, table, rows in plan.scans()),
-                    sep="\n",
-                )
+            found = await hot_plans(server.dsn)
+            for name, plans in found.items():
+                print(f"== {name}", *(plan.text for plan in plans), sep="\n\n")
+            print("", *(f"| `{name}` | {in_short(plans)} |" for name, plans in found.items()), sep="\n")
         finally:
             await asyncio.to_thread(server.stop)
 

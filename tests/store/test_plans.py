@@ -2,22 +2,59 @@
 
 from typing import Final
 
-from tests.store.plans import BATCH, fill, hot_plans
+import pytest_asyncio
+
+from tests.store.plans import BATCH, Plan, Scan, fill, hot_plans
 
 MOST_ROWS: Final = 2 * BATCH
-OF_ONE_TASK: Final = {"task", "task_state", "history", "outcome", "wait", "signal", "input_request", "progress"}
+OF_ONE_TASK: Final = {"task", "task_state", "history", "outcome", "wait", "signal", "input_request", "progress", "checkpoint"}
 INDEXES: Final = {
+    "create_tasks": {"task_tenant_id_request_id_key"},
     "claim_tasks": {"task_state_pkey", "task_ready", "task_pkey"},
     "heartbeat_tasks": {"task_state_pkey"},
+    "append_checkpoints": {"task_state_pkey"},
+    "changed_tasks": {"task_state_pkey"},
     "get_tasks": {"task_state_pkey", "task_pkey", "outcome_pkey", "wait_pkey"},
     "finish_tasks": {"task_state_pkey", "signal_of_task"},
+    "promote_due": {"task_state_pkey", "task_due", "wait_pkey", "signal_of_task", "input_request_tenant_id_task_id_key_key"},
+    "list_tasks": {"task_listed"},
+    "list_all_tasks": {"task_created"},
 }
+INDEX_ONLY: Final = {("claim_tasks", "lane_turn"), ("list_tasks", "task_listed"), ("list_all_tasks", "task_created")}
+"""Whose turn it is, and what is on a page, is read from the index alone. Whatever else there is locks rows, or brings them."""
+
+Plans = dict[str, list[Plan]]
 
 
-async def test_hot_statements_look_at_those_rows_alone_that_they_are_for(dsn: str) -> None:
+@pytest_asyncio.fixture
+async def plans(dsn: str) -> Plans:
     await fill(dsn, tasks=3_000, tenants=30)
-    for name, plans in (await hot_plans(dsn)).items():
-        scans = [scan for plan in plans for scan in plan.scans() if scan[1] in OF_ONE_TASK]
-        assert scans, plans
-        assert {index for index, _, _ in scans} <= INDEXES[name], (name, scans)
-        assert max(rows for _, _, rows in scans) <= MOST_ROWS, (name, scans)
+    return await hot_plans(dsn)
+
+
+def scans(plans: list[Plan]) -> list[Scan]:
+    return [scan for plan in plans for scan in plan.scans()]
+
+
+async def test_hot_statements_look_at_those_rows_alone_that_they_are_for(plans: Plans) -> None:
+    assert plans.keys() == INDEXES.keys()
+    for name, ran in plans.items():
+        looks = [scan for scan in scans(ran) if scan.table in OF_ONE_TASK]
+        assert looks, ran
+        assert {scan.index for scan in looks} <= INDEXES[name], (name, looks)
+        assert max(scan.rows for scan in looks) <= MOST_ROWS, (name, looks)
+
+
+async def test_turns_and_pages_are_read_from_their_indexes_alone(plans: Plans) -> None:
+    for name, index in INDEX_ONLY:
+        looks = [scan for scan in scans(plans[name]) if scan.index == index]
+        assert looks, (name, scans(plans[name]))
+        assert all(scan.is_index_only for scan in looks), (name, looks)
+
+
+async def test_what_is_looked_at_is_as_much_where_ten_times_as_many_tasks_wait(dsn: str, plans: Plans) -> None:
+    few = {name: ran[-1].buffers() for name, ran in plans.items()}
+    await fill(dsn, tasks=27_000, tenants=30)
+    many = {name: ran[-1].buffers() for name, ran in (await hot_plans(dsn)).items()}
+    assert all(few.values())
+    assert {name: pages for name, pages in many.items() if pages > 2 * few[name] + BATCH // 2} == {}, few
