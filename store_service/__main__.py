@@ -23,7 +23,7 @@ from store_service.operator import command as operator
 from store_service.rpc.policy import PolicyError
 from store_service.server import Store
 from store_service.settings import ConfigError
-from store_service.telemetry import TracesNotInstalled, configure_logs, settle_garbage
+from store_service.telemetry import TracesNotInstalled, configure_logs, keep_memory, settle_garbage
 from store_service.telemetry.findings import add_output, tell_findings
 
 START_SECONDS = 30.0
@@ -112,6 +112,7 @@ def _make_dev_certs(folder: Path, hosts: Sequence[str]) -> int:
 
 
 async def _serve(config: Config) -> int:
+    keep_memory()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
