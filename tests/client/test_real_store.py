@@ -23,7 +23,7 @@ from store_service.client import (
 )
 from tests.client.fake_store import outcomes
 from tests.client.stubborn_worker import LEASE_SECONDS, LONG_LEASE_SECONDS, process
-from tests.conftest import Clock, Stubs, store_on
+from tests.conftest import Clock, Stubs, serving, store_on
 from tests.examples.trip_saga.test_trip_saga import Agency
 from tests.examples.trip_saga.trip import Trips
 from tests.store.builders import claim
@@ -237,13 +237,14 @@ async def test_a_worker_is_told_at_once_that_the_execution_deadline_ended_its_ta
 
 
 async def test_the_tasks_of_a_killed_worker_are_taken_over_each_by_the_length_of_its_own_lease(
-    store: Stubs, clock: Clock
+    store: Stubs, dsn: str, clock: Clock
 ) -> None:
     async with TaskStore.connect(store.address) as client:
         short, long = await create(client, "sync"), await create(client, "async")
-        with process(store.address):
-            for task_id in (short, long):
-                await until(client, task_id, types_pb2.TASK_STATE_LEASED)
+        async with serving(dsn, drain_seconds=60) as its_store:  # whose end no heartbeat under way outlives
+            with process(its_store.address):
+                for task_id in (short, long):
+                    await until(client, task_id, types_pb2.TASK_STATE_LEASED)
         request = claim(workflow="sync", worker_id="w2")
         request.workflows.add(workflow="async", version=1)
         await clock.advance(seconds=LEASE_SECONDS)

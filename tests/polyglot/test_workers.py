@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from taskstore.v1 import tasks_pb2, types_pb2
 
-from tests.conftest import Clock, Stubs
+from tests.conftest import Clock, Stubs, serving
 from tests.pair import Process
 from tests.polyglot.builds import Built, build_go, build_java, build_typescript
 from tests.polyglot.stubs import write_stubs
@@ -80,13 +80,13 @@ async def test_a_worker_leases_heartbeats_checkpoints_and_completes(
 
 
 async def test_a_task_goes_from_one_language_to_the_next_with_what_is_done(
-    built: dict[str, Built], store: Stubs, clock: Clock, tmp_path: Path
+    built: dict[str, Built], store: Stubs, dsn: str, clock: Clock, tmp_path: Path
 ) -> None:
     task_id = await shout(store, ["a", "b", "c"], pause_ms=1_000)
     for count, language in enumerate(["typescript", "go"], start=1):
-        with working(language, built[language], store, tmp_path) as process:
-            await saved(store, task_id, count)
-            process.kill()
+        async with serving(dsn, drain_seconds=60) as its_store:  # whose end no heartbeat under way outlives
+            with working(language, built[language], its_store, tmp_path):
+                await saved(store, task_id, count)
         await clock.advance(seconds=LEASE_SECONDS + 1)
     with working("java", built["java"], store, tmp_path):
         task = await ended(store, task_id)
