@@ -65,6 +65,15 @@ SELECT m.tenant_id, m.task_id, e.line, e.event, m.at, e.worker, e.token
 FROM made m CROSS JOIN (VALUES (0, 'CREATED', NULL, NULL), (1, 'LEASED', 'w1', 1), (2, 'COMPLETED', 'w1', 1))
   e(line, event, worker, token)
 """
+KEEP: Final = """
+UPDATE tenure.task_state SET handle_ends_at = handle_ends_at + interval '1 year' WHERE (tenant_id, task_id) IN
+  (SELECT DISTINCT ON (tenant_id) tenant_id, task_id FROM public.seeded ORDER BY tenant_id, task_id)
+"""
+"""One task of each tenant is not to be removed yet."""
+LET_GO: Final = """
+UPDATE tenure.task_state SET handle_ends_at = handle_ends_at - interval '1 year'
+WHERE handle_ends_at > clock_timestamp() + interval '100 days'
+"""
 WRONG: Final = """
 SELECT 'not one tombstone ' || s.task_id FROM public.seeded s
   WHERE 1 <> (SELECT count(*) FROM tenure.tombstone t WHERE t.tenant_id = s.tenant_id AND t.task_id = s.task_id)
@@ -241,6 +250,8 @@ async def run(
     report = Report(tasks, tenants)
     async with World(dsn, folder, tenants) as world:
         await world.fill(tasks)
+        if kills:
+            await world.database.execute(KEEP)
         before, meanwhile = Latencies(), Latencies()
         async with world.live_work(before):
             await asyncio.sleep(calm_seconds)  # as long as is measured
@@ -261,15 +272,18 @@ async def run(
 
 
 async def _clean(world: World, cleaners: list[Cleaner], report: Report, kills: int) -> None:
-    """Returns when all is gone; kills all cleaners so often before."""
+    """Returns when all is gone; kills all cleaners so often before, however late it looks."""
     started = time.monotonic()
     while (gone := await world.removed()) < report.tasks:
-        if report.kills < kills and gone >= report.tasks * (report.kills + 1) // (kills + 1):
+        wanted = report.tasks * (report.kills + 1) // (kills + 1)
+        if report.kills < kills and gone >= min(wanted, report.tasks - report.tenants):
             for cleaner in cleaners:
                 await asyncio.to_thread(cleaner.kill)
                 cleaner.start()
             report.kills += 1
             print(f"{gone:,} gone after {time.monotonic() - started:.0f} s: both killed", flush=True)
+            if report.kills == kills:
+                await world.database.execute(LET_GO)
         await asyncio.sleep(LOOK_SECONDS)  # the pause between two looks at other processes
     report.seconds = round(time.monotonic() - started, 1)
 
