@@ -13,6 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -20,6 +21,7 @@ from typing import Self
 from prometheus_client.parser import text_string_to_metric_families
 
 from store_service.embedded import EmbeddedPostgres
+from tests.tied import TIED
 
 ROOT = Path(__file__).parents[1]
 START_SECONDS = 30.0
@@ -32,7 +34,7 @@ class PairError(RuntimeError):
 
 
 class Process:
-    """One process that is ours, with its log."""
+    """One process that is ours, with its log. It ends with ours, and with this object."""
 
     def __init__(
         self,
@@ -47,16 +49,18 @@ class Process:
         self.name = name
         self._log = log
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("TENURE_")}
+        self._starter = ThreadPoolExecutor(1, f"starter of {name}")  # a thread that lives as long as this object
         with log.open("ab") as output:
-            self._popen = subprocess.Popen(
-                [program, *arguments],
+            self._popen = self._starter.submit(
+                subprocess.Popen,
+                [*TIED, program, *arguments],
                 cwd=folder,
                 env={**inherited, **environment},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
-            )
+            ).result()
 
     @property
     def pid(self) -> int:

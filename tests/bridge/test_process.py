@@ -14,12 +14,13 @@ from pathlib import Path
 
 from tests.bridge.listening import listening
 from tests.pair import free_ports
+from tests.tied import TIED
 
 
 @contextmanager
 def serving(**settings: str) -> Iterator[subprocess.Popen[str]]:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("TENURE_")}
-    command = [sys.executable, "-m", "mcp_bridge", "serve"]
+    command = [*TIED, sys.executable, "-m", "mcp_bridge", "serve"]
     with subprocess.Popen(command, env={**inherited, **settings}, stderr=subprocess.PIPE, text=True) as process:
         try:
             yield process

@@ -24,6 +24,7 @@ from tests.conftest import Stubs, serving, stubs_on
 from tests.pair import Pair, Process, free_ports
 from tests.robustness.proxy import Mode, Proxy
 from tests.store.builders import checkpoint, create_and_lease, publish, refusal_of, set_policy
+from tests.tied import TIED
 
 BUSY = "import time\nwhile True:\n end = time.monotonic() + 0.08\n while time.monotonic() < end: pass\n time.sleep(0.02)"
 
@@ -39,7 +40,7 @@ async def way(store: Stubs) -> AsyncIterator[Proxy]:
 @contextlib.contextmanager
 def busy_machine(processes: int) -> Iterator[None]:
     """So many processes that take four fifths of a core each."""
-    running = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(processes)]
+    running = [subprocess.Popen([*TIED, sys.executable, "-c", BUSY]) for _ in range(processes)]
     try:
         yield
     finally:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from store_service.client import Context, SyncContext, Worker
+from tests.tied import TIED
 
 LEASE_SECONDS: Final = 5
 LONG_LEASE_SECONDS: Final = 60
@@ -20,7 +21,7 @@ LONG_LEASE_SECONDS: Final = 60
 def process(store: str) -> Iterator[subprocess.Popen[str]]:
     """This worker, as a process."""
     running = subprocess.Popen(
-        [sys.executable, "-m", __name__, store],
+        [*TIED, sys.executable, "-m", __name__, store],
         cwd=Path(__file__).parents[2],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

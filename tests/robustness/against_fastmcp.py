@@ -22,6 +22,7 @@ from typing import Any, Final
 from mcp_bridge.client import HandleExpired, Policy, TaskClient, TaskHandle
 from tests.pair import ROOT, Pair, Process, free_ports
 from tests.robustness.ledger import Ledger, read_effects
+from tests.tied import TIED
 
 TASKS: Final = 10
 LOSE: Final = 50
@@ -193,7 +194,7 @@ class Redis:
     def __init__(self, folder: Path, port: int, options: Sequence[str] = ()) -> None:
         folder.mkdir(exist_ok=True)
         program = shutil.which("redis-server") or "redis-server"
-        command = [program, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), *options]
+        command = [*TIED, program, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), *options]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
         until = time.monotonic() + 30
         while subprocess.run(["redis-cli", "-p", str(port), "ping"], capture_output=True, check=False).stdout != b"PONG\n":

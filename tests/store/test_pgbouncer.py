@@ -41,8 +41,8 @@ def behind(bouncer: PgBouncer, dsn: str) -> AbstractAsyncContextManager[Stubs]:
 async def bouncing(folder: Path, dsn: str, *, size: int) -> AsyncIterator[PgBouncer]:
     (port,) = free_ports(1)
     bouncer = PgBouncer(folder, dsn, port=port, size=size)
-    await bouncer.start()
     try:
+        await bouncer.start()
         yield bouncer
     finally:
         bouncer.stop()
@@ -92,11 +92,14 @@ async def test_work_goes_on_through_restarts_of_the_pool_and_each_task_is_made_a
     requests = [new_task(request_id=f"r{number}") for number in range(TASKS)]
     async with bouncing(folder, dsn, size=5) as bouncer, behind(bouncer, dsn) as store, asyncio.timeout(240):
         assert "tenure_store_listen_connected 1.0" in await until_listening(store)
-        restarting = asyncio.create_task(restart_often(bouncer))
-        made = await asyncio.gather(*(heard(store.tasks.CreateTask, request) for request in requests))
-        worked = await asyncio.gather(*(work(store, f"worker-{number}") for number in range(4)))
-        restarting.cancel()
-        await asyncio.wait([restarting])
+        enough = asyncio.Event()
+        restarting = asyncio.create_task(restart_often(bouncer, enough))
+        try:
+            made = await asyncio.gather(*(heard(store.tasks.CreateTask, request) for request in requests))
+            worked = await asyncio.gather(*(work(store, f"worker-{number}") for number in range(4)))
+        finally:
+            enough.set()
+            await restarting
         await bouncer.restart()
         task_ids = {answer.task.task_id for answer in made}
         assert len(task_ids) == TASKS
@@ -107,11 +110,13 @@ async def test_work_goes_on_through_restarts_of_the_pool_and_each_task_is_made_a
     assert await database.fetch("SELECT * FROM tenure.audit") == []
 
 
-async def restart_often(bouncer: PgBouncer) -> None:
+async def restart_often(bouncer: PgBouncer, enough: asyncio.Event) -> None:
     """Gently and not, each time after some work."""
     for number in itertools.cycle((signal.SIGTERM, signal.SIGKILL)):
-        await asyncio.sleep(0.5)  # the work between two faults
-        await asyncio.shield(bouncer.restart(number))
+        with suppress(TimeoutError):
+            await asyncio.wait_for(enough.wait(), 0.5)  # the work between two faults
+            return
+        await bouncer.restart(number)
 
 
 async def work(store: Stubs, worker_id: str) -> list[str]:

@@ -12,6 +12,7 @@ import urllib.request
 from pathlib import Path
 
 from tests.pair import ROOT, free_ports
+from tests.tied import TIED
 
 START_SECONDS = 60
 
@@ -20,7 +21,7 @@ def test_the_printed_curl_line_works_and_ctrl_c_stops_everything(tmp_path: Path)
     (port,) = free_ports(1)
     environment = {**os.environ, "PORT": str(port), "FOLDER": str(tmp_path / "up")}
     up = subprocess.Popen(
-        [sys.executable, "-m", "tests.examples.up"], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True
+        [*TIED, sys.executable, "-m", "tests.examples.up"], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True
     )
     try:
         assert up.stdout is not None
