@@ -14,7 +14,7 @@ from msgspec import UNSET
 
 from mcp_bridge.client.answers import Handlers, answer, capabilities_of
 from mcp_bridge.client.endpoint import Endpoint, read, within
-from mcp_bridge.client.errors import ProtocolFailure, TaskCancelled, TaskFailed, ToolError, TransportError
+from mcp_bridge.client.errors import HandleExpired, ProtocolFailure, TaskCancelled, TaskFailed, ToolError, TransportError
 from mcp_bridge.client.listening import Listening
 from mcp_bridge.client.messages import (
     Discovery,
@@ -33,6 +33,8 @@ from mcp_bridge.wire.mcp import IDEMPOTENCY_KEY
 OnProgress = Callable[[Progress], None]
 OnChange = Callable[[TaskSnapshot], None]
 
+_MOST_REMEMBERED = 1_000
+"""Tasks of which it is known which questions were answered; of the one that was asked about longest ago it is forgotten."""
 _LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
 
 
@@ -218,7 +220,11 @@ class TaskClient:
         last = None
         async with within(until, handle):
             while True:
-                snapshot = await self._endpoint.look(handle, until)
+                try:
+                    snapshot = await self._endpoint.look(handle, until)
+                except HandleExpired:
+                    self._answered.pop(handle.task_id, None)
+                    raise
                 if on_change is not None and snapshot != last:
                     on_change(snapshot)
                 last = snapshot
@@ -240,7 +246,9 @@ class TaskClient:
 
     async def _answer(self, handle: TaskHandle, snapshot: TaskSnapshot, until: float) -> bool:
         """Answers what this client has not answered yet. Returns whether there was something."""
-        answered = self._answered.setdefault(handle.task_id, set())
+        answered = self._answered[handle.task_id] = self._answered.pop(handle.task_id, set())
+        if len(self._answered) > _MOST_REMEMBERED:
+            del self._answered[next(iter(self._answered))]
         requests = {key: request for key, request in snapshot.input_requests.items() if key not in answered}
         if requests:
             answered.update(requests)

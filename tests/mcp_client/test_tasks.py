@@ -13,6 +13,7 @@ from aiohttp import web
 from mcp_bridge.client import (
     DeadlineExceeded,
     HandleExpired,
+    Handlers,
     InputNeeded,
     InputRequest,
     ProtocolFailure,
@@ -96,24 +97,55 @@ async def test_whoever_gives_up_waiting_closes_the_connection() -> None:
                 await closed.wait()
 
 
-@pytest.mark.must("CT-06", "CT-08")
-async def test_each_key_is_answered_once(fake: FakeServer) -> None:
-    calls: list[str] = []
+def accepting(calls: list[str]) -> Handlers:
+    """Accepts everything, and notes what it was asked."""
 
     async def accept(key: str, _request: InputRequest) -> Mapping[str, Any]:
         calls.append(key)
         return {"action": "accept", "content": {}}
 
+    return {"elicitation/create": accept}
+
+
+@pytest.mark.must("CT-06", "CT-08")
+async def test_each_key_is_answered_once(fake: FakeServer) -> None:
+    calls: list[str] = []
     fake.answers["tasks/get"] = [
         task("input_required", **asks("a")), task("input_required", at=1, **asks("a")),
         task("input_required", at=2, **asks("a", "b")), task("working", at=3), DONE,
     ]  # fmt: skip
     fake.answers["tasks/update"] = [gateway(503), {"resultType": "complete"}]
-    async with TaskClient(fake.url, handlers={"elicitation/create": accept}, policy=QUICK) as client:
+    async with TaskClient(fake.url, handlers=accepting(calls), policy=QUICK) as client:
         assert (await client.wait_task(handle_of(fake))).text == "done"
     assert calls == ["a", "b"]
     sent = [list(asked.params["inputResponses"]) for asked in fake.of("tasks/update")]
     assert sent == [["a"], ["a"], ["b"]], "the first was lost on its way and sent again as it was"
+
+
+@pytest.mark.parametrize(("most", "asked"), [(2, 2), (1, 3)])
+async def test_of_the_last_tasks_it_is_known_what_was_answered(
+    fake: FakeServer, monkeypatch: pytest.MonkeyPatch, most: int, asked: int
+) -> None:
+    monkeypatch.setattr("mcp_bridge.client.client._MOST_REMEMBERED", most)
+    calls: list[str] = []
+    fake.answers["tasks/update"] = [{"resultType": "complete"}]
+    async with TaskClient(fake.url, handlers=accepting(calls), policy=QUICK) as client:
+        for task_id in (TASK_ID, "other", TASK_ID):
+            fake.answers["tasks/get"] = [
+                task("input_required", **asks("a")) | {"taskId": task_id}, error(-32603, "out of order"),
+            ]  # fmt: skip
+            with pytest.raises(ProtocolFailure, match="out of order"):
+                await client.wait_task(TaskHandle(task_id, fake.url))
+    assert len(calls) == asked
+
+
+async def test_of_a_task_that_expired_nothing_is_kept(fake: FakeServer) -> None:
+    fake.answers["tasks/get"] = [task("input_required", **asks("a")), NOT_FOUND]
+    fake.answers["tasks/update"] = [{"resultType": "complete"}]
+    async with TaskClient(fake.url, handlers=accepting([]), policy=QUICK) as client:
+        with pytest.raises(HandleExpired):
+            await client.wait_task(handle_of(fake))
+        assert client._answered == {}
 
 
 async def test_a_question_without_a_handler_ends_the_wait_with_the_handle(fake: FakeServer) -> None:
