@@ -7,10 +7,9 @@ from typing import Final
 
 import asyncpg
 
-from store_service.db.pool import AWAY
+from store_service.db.pool import reaching
 from store_service.db.queries import Queries
 from store_service.db.roles import act_as_store, apply_roles
-from store_service.model.refusals import Reason, Refusal
 
 CLOCK: Final = "SELECT clock_timestamp()"
 _FILE = re.compile(r"(\d{4})_(pre|post)_(\w+)\.sql")
@@ -68,11 +67,8 @@ async def check_schema(dsn: str, *, allow_test_clock: bool) -> None:
     """Raises SchemaError unless the schema is the one this version knows and time is the database's own, and where the database
     lets nobody in; STORAGE_UNAVAILABLE, or OSError, when it cannot be asked; ValueError when the address is none."""
     try:
-        await _check_schema(dsn, allow_test_clock=allow_test_clock)
-    except asyncpg.ClientConfigurationError:
-        raise
-    except AWAY:
-        raise Refusal(Reason.STORAGE_UNAVAILABLE) from None
+        with reaching():
+            await _check_schema(dsn, allow_test_clock=allow_test_clock)
     except (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError) as error:
         raise SchemaError(f"{error}; see TENURE_STORE_DSN") from None
 

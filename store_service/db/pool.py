@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -63,6 +63,18 @@ _MOVED = "TN001"
 
 AWAY = tuple(kind for kind in (*_LOST, *_NOT_APPLIED) if issubclass(kind, asyncpg.PostgresError | asyncpg.InterfaceError))
 """What Postgres itself, or the driver, says when there is no connection to be had, or no longer."""
+
+
+@contextlib.contextmanager
+def reaching(*others: type[Exception]) -> Iterator[None]:
+    """Within it, a database that is away is refused with STORAGE_UNAVAILABLE, and so is what else says that; an address that is
+    none is a ValueError."""
+    try:
+        yield
+    except asyncpg.ClientConfigurationError:
+        raise
+    except (*AWAY, *others):
+        raise Refusal(Reason.STORAGE_UNAVAILABLE) from None
 
 
 class Locked(Refusal):
@@ -246,7 +258,7 @@ async def open_database(
     """Opens a pool of at most `size` connections; `is_shared` where the address is a PgBouncer's, in transaction mode. Raises
     STORAGE_UNAVAILABLE when the database cannot be reached, ValueError when the address is none."""
     settings = {"application_name": SETTINGS["application_name"]} if is_shared else SETTINGS
-    try:
+    with reaching(*_LOST):
         pool = await asyncpg.create_pool(
             dsn,
             min_size=min(2, size),
@@ -258,10 +270,6 @@ async def open_database(
             server_settings=settings,
             statement_cache_size=0 if is_shared else 100,
         )
-    except asyncpg.ClientConfigurationError:
-        raise
-    except (*_LOST, *_NOT_APPLIED):
-        raise Refusal(Reason.STORAGE_UNAVAILABLE) from None
     return Database(pool, acquire_seconds=acquire_seconds, registry=registry, is_shared=is_shared, traces=traces, points=points)
 
 
