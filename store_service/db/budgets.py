@@ -27,8 +27,8 @@ class BudgetRows:
         self._database = database
         self._queries = Queries("budgets.sql")
 
-    async def set_budget_policy(self, tenant_id: str, policy: BudgetPolicy | None) -> str:
-        """Sets the policy, or takes it away; returns the outcome."""
+    async def set_budget_policy(self, tenant_id: str, policy: BudgetPolicy | None) -> tuple[str, Budget | None]:
+        """Sets the policy, or takes it away; returns the outcome, and with OK the budget as it is then."""
         rows = await self._database.write(
             self._queries["set_budget_policy"],
             tenant_id,
@@ -36,8 +36,8 @@ class BudgetRows:
             policy and policy.window_ms,
             policy and policy.recovery_ms,
         )
-        outcome: str = rows[0]["outcome"]
-        return outcome
+        (row,) = rows
+        return row["outcome"], _budget(row) if row["outcome"] == "OK" else None
 
     async def get_budget(self, tenant_id: str) -> Budget | None:
         """The budget, if there is one."""

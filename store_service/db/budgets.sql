@@ -2,7 +2,9 @@
 
 -- name: set_budget_policy
 -- $1 tenant, $2 vector of limits or null, $3 window ms, $4 ms for a takeover
-SELECT tenure.set_budget_policy(tenure.allow($1), $2, $3, $4) AS outcome
+SELECT outcome, (changed).tenant_id, (changed).facts AS cursor, (changed).limits, (changed).window_ms, (changed).recovery_ms,
+       (changed).window_started_at, (changed).committed, (changed).reserved, (changed).reservations
+FROM tenure.set_budget_policy(tenure.allow($1), $2, $3, $4)
 
 -- name: get_budget
 -- $1 tenant

@@ -54,8 +54,8 @@ class TenantRows:
         outcome: str = rows[0]["outcome"]
         return outcome
 
-    async def resume_work(self, tenant_id: str, scope: WorkScope) -> Sequence[str]:
-        """Takes a pause away; returns the lanes that opened."""
+    async def resume_work(self, tenant_id: str, scope: WorkScope) -> Sequence[str] | None:
+        """Takes a pause away; returns the lanes that opened, None where there is no such tenant."""
         rows = await self._database.write(self._queries["resume_work"], tenant_id, scope.workflow, scope.version)
-        opened: Sequence[str] = rows[0]["opened"]
+        opened: Sequence[str] | None = rows[0]["opened"]
         return opened

@@ -4,7 +4,7 @@ import hashlib
 
 from store_service.db.budgets import BudgetRows
 from store_service.model.budgets import Budget, BudgetAmounts, BudgetFact, BudgetPolicy, Reserve, Reserved, Settle, Settled
-from store_service.model.refusals import Reason, Refusal, invalid, reading_back
+from store_service.model.refusals import Reason, Refusal, invalid
 
 
 class Budgets:
@@ -16,9 +16,7 @@ class Budgets:
 
     async def set_budget_policy(self, tenant_id: str, policy: BudgetPolicy) -> Budget:
         """Sets a tenant's budget and starts a new window; never while anything is reserved."""
-        await self._change_policy(tenant_id, policy)
-        with reading_back():
-            return await self.get_budget(tenant_id)
+        return await self._change_policy(tenant_id, policy)
 
     async def remove_budget_policy(self, tenant_id: str) -> None:
         """Takes a tenant's budget away; never while anything is reserved."""
@@ -65,12 +63,13 @@ class Budgets:
             raise Refusal(Reason(row["outcome"]))
         return Settled(BudgetAmounts.of(row["charged"]), BudgetAmounts.of(row["released"]))
 
-    async def _change_policy(self, tenant_id: str, policy: BudgetPolicy | None) -> None:
-        outcome = await self._rows.set_budget_policy(tenant_id, policy)
+    async def _change_policy(self, tenant_id: str, policy: BudgetPolicy | None) -> Budget:
+        outcome, budget = await self._rows.set_budget_policy(tenant_id, policy)
         if outcome == "BUDGET_RESERVED":
             raise Refusal(Reason.BUDGET_RESERVED, "tasks hold reservations; change the budget when none does")
-        if outcome != "OK":
+        if budget is None:
             raise Refusal(Reason(outcome))
+        return budget
 
 
 def _digest(item: Settle) -> bytes:

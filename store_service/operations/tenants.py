@@ -34,6 +34,8 @@ class Tenants:
     async def resume_work(self, tenant_id: str, scope: WorkScope) -> Tenant:
         """Takes one pause away; wakes the workers that there is work for again."""
         opened = await self._rows.resume_work(tenant_id, scope)
+        if opened is None:
+            raise Refusal(Reason.TENANT_NOT_FOUND)
         self._wakeups.wake_lanes(opened)
         with reading_back():
             return await self.get_tenant(tenant_id)

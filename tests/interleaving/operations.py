@@ -290,11 +290,11 @@ async def settle(session: Session, target: Target) -> asyncpg.Record:
 async def set_budget(session: Session, target: Target) -> str:
     limits = BudgetAmounts(tokens={"before": RESERVED + 2, "a": 100, "b": 200}[target.side])
     policy = BudgetPolicy(limits=limits, window_ms=DAY_MS, recovery_ms=1_000)
-    return await session.budgets.set_budget_policy(target.tenant, policy)
+    return (await session.budgets.set_budget_policy(target.tenant, policy))[0]
 
 
 async def remove_budget(session: Session, target: Target) -> str:
-    return await session.budgets.set_budget_policy(target.tenant, None)
+    return (await session.budgets.set_budget_policy(target.tenant, None))[0]
 
 
 async def pause(session: Session, target: Target) -> str:
@@ -302,7 +302,7 @@ async def pause(session: Session, target: Target) -> str:
 
 
 async def resume(session: Session, target: Target) -> list[str]:
-    return sorted(await session.tenants.resume_work(target.tenant, WorkScope("report", 0)))
+    return sorted(await session.tenants.resume_work(target.tenant, WorkScope("report", 0)) or ())
 
 
 async def redrive(session: Session, target: Target) -> asyncpg.Record:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Any
 
+import asyncpg
 import grpc
 import pytest
 from taskstore.v1 import budgets_pb2, leases_pb2, types_pb2
@@ -22,14 +23,18 @@ from tests.store.budgets import (
     tokens,
 )
 from tests.store.builders import (
+    LOCK_TENANT,
+    TENANT,
     assert_invalid,
     assert_lease_lost,
+    blocked,
     cancel,
     claim,
     complete,
     create,
     create_and_lease,
     fail,
+    holding,
     lease,
     refusal_of,
     release,
@@ -51,6 +56,21 @@ async def test_what_is_reserved_is_held_until_it_is_settled_and_then_only_the_us
     assert (fact.task_id, fact.worker_id, fact.token) == (held.task_id, "w1", 1)
     assert (fact.amount.tokens, fact.charged.tokens, fact.released.tokens) == (30, 30, 20)
     assert fact.budget == await budget_of(store)
+
+
+async def test_a_budget_that_is_taken_away_at_once_is_answered_as_it_was_set(
+    store: Stubs, dsn: str, database: asyncpg.Connection
+) -> None:
+    await set_budget(store, Amounts(tokens=1))
+    async with holding(dsn, LOCK_TENANT, TENANT):
+        setting = asyncio.ensure_future(set_budget(store, Amounts(tokens=100)))
+        await blocked(database)
+        removing = asyncio.ensure_future(
+            store.budgets.RemoveBudgetPolicy(budgets_pb2.RemoveBudgetPolicyRequest(tenant_id=TENANT))
+        )
+        await blocked(database, count=2)
+    assert (await setting).policy.limits == Amounts(tokens=100)
+    await removing
 
 
 @pytest.mark.parametrize("dimension", DIMENSIONS)

@@ -112,9 +112,9 @@ BEGIN
 END $$;
 
 -- Sets a tenant's budget, or takes it away where `p_limits` is NULL, and starts a new window: OK, or BUDGET_RESERVED while
--- anything is reserved. BUDGET_NOT_CONFIGURED where there is none to take away.
-CREATE FUNCTION tenure.set_budget_policy(p_tenant text, p_limits bigint[], p_window_ms bigint, p_recovery_ms bigint) RETURNS text
-LANGUAGE plpgsql AS $$
+-- anything is reserved. BUDGET_NOT_CONFIGURED where there is none to take away. With OK, the budget as it is then.
+CREATE FUNCTION tenure.set_budget_policy(p_tenant text, p_limits bigint[], p_window_ms bigint, p_recovery_ms bigint)
+RETURNS TABLE (outcome text, changed budget) LANGUAGE plpgsql AS $$
 DECLARE v_now timestamptz; v_zero bigint[] := vector_minus(p_limits, p_limits); v_reservations int; v_configured boolean;
 BEGIN
   IF p_limits IS NOT NULL THEN
@@ -123,8 +123,10 @@ BEGIN
   PERFORM 1 FROM tenant WHERE tenant_id = p_tenant FOR NO KEY UPDATE;
   v_now := task_now();
   SELECT b.reservations, b.limits IS NOT NULL INTO v_reservations, v_configured FROM budget b WHERE b.tenant_id = p_tenant;
-  IF v_reservations > 0 THEN RETURN 'BUDGET_RESERVED'; END IF;
-  IF p_limits IS NULL AND v_configured IS NOT TRUE THEN RETURN 'BUDGET_NOT_CONFIGURED'; END IF;
+  IF v_reservations > 0 OR (p_limits IS NULL AND v_configured IS NOT TRUE) THEN
+    RETURN QUERY SELECT CASE WHEN v_reservations > 0 THEN 'BUDGET_RESERVED' ELSE 'BUDGET_NOT_CONFIGURED' END, NULL::budget;
+    RETURN;
+  END IF;
   UPDATE tenant SET budgeted = true WHERE tenant_id = p_tenant AND NOT budgeted;
   INSERT INTO budget AS b (tenant_id, limits, window_ms, recovery_ms, window_started_at, committed, reserved)
     VALUES (p_tenant, p_limits, p_window_ms, p_recovery_ms, v_now, v_zero, v_zero)
@@ -132,7 +134,7 @@ BEGIN
       recovery_ms = excluded.recovery_ms, window_started_at = excluded.window_started_at, committed = excluded.committed,
       reserved = excluded.reserved;
   PERFORM change_budget(p_tenant, v_now, CASE WHEN p_limits IS NULL THEN 'POLICY_REMOVED' ELSE 'POLICY_CONFIGURED' END);
-  RETURN 'OK';
+  RETURN QUERY SELECT 'OK', b FROM budget b WHERE b.tenant_id = p_tenant;
 END $$;
 
 -- Ledgers against their reservations, their last facts and their limits, and tasks against the reservations that they say they

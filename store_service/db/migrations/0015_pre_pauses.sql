@@ -41,11 +41,12 @@ BEGIN
   RETURN 'OK';
 END $$;
 
--- Takes a pause away, where there is one. Returns the lanes that opened.
+-- Takes a pause away, where there is one. Returns the lanes that opened; NULL where there is no such tenant.
 CREATE FUNCTION tenure.resume_work(p_tenant text, p_workflow text, p_version int) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE v_opened text[];
 BEGIN
   PERFORM 1 FROM tenant WHERE tenant_id = p_tenant FOR NO KEY UPDATE;
+  IF NOT FOUND THEN RETURN NULL; END IF;
   DELETE FROM pause WHERE tenant_id = p_tenant AND workflow = p_workflow AND version = p_version;
   WITH laned AS (
     UPDATE lane l SET paused = false, open = l.ready > 0 AND t.leased < t.max_leased
