@@ -31,6 +31,7 @@ from store_service.db.migrate import migrate
 from store_service.embedded import EmbeddedPostgres
 from store_service.model.limits import MESSAGE_BYTES
 from store_service.server import Store
+from tests.bridge.client import Client, client_of
 from tests.databases import Databases, database_at
 from tests.pair import free_ports
 from tests.pgbouncer import PgBouncer
@@ -239,6 +240,28 @@ def stubs_on(channel: grpc.aio.Channel, *, address: str, admin_port: int) -> Stu
         governance=retention_pb2_grpc.GovernanceServiceStub(channel),
         budgets=budgets_pb2_grpc.BudgetServiceStub(channel),
     )
+
+
+@pytest.fixture
+def routes(route_text: str, tmp_path: Path) -> Path:
+    """The route file, of the text that the folder's tests name."""
+    path = tmp_path / "routes.yaml"
+    path.write_text(route_text)
+    return path
+
+
+@pytest.fixture
+async def bridge(store: Stubs, routes: Path) -> AsyncIterator[Bridge]:
+    """A bridge over the store."""
+    async with started(bridge_on(routes, store=store.address)) as running:
+        yield running
+
+
+@pytest.fixture
+async def user(bridge: Bridge) -> AsyncIterator[Client]:
+    """A client of the bridge."""
+    async with client_of(bridge) as client:
+        yield client
 
 
 async def snapshots(stubs: Stubs, tenant_id: str, task_id: str) -> AsyncIterator[types_pb2.Task]:

@@ -54,11 +54,8 @@ tenants:
 
 
 @pytest.fixture
-def routes(tmp_path: Path) -> Path:
-    """The route file."""
-    path = tmp_path / "routes.yaml"
-    path.write_text(ROUTES)
-    return path
+def route_text() -> str:
+    return ROUTES
 
 
 @pytest.fixture

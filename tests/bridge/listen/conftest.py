@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from mcp_bridge.app import Bridge
-from tests.bridge.client import Client, client_of
 from tests.bridge.listening import bridging
 from tests.conftest import Stubs
 
@@ -20,19 +19,11 @@ tenants:
 
 
 @pytest.fixture
-def routes(tmp_path: Path) -> Path:
-    path = tmp_path / "routes.yaml"
-    path.write_text(ROUTES)
-    return path
+def route_text() -> str:
+    return ROUTES
 
 
 @pytest.fixture
 async def bridge(store: Stubs, routes: Path) -> AsyncIterator[Bridge]:
     async with bridging(store.address, routes) as running:
         yield running
-
-
-@pytest.fixture
-async def user(bridge: Bridge) -> AsyncIterator[Client]:
-    async with client_of(bridge) as client:
-        yield client
