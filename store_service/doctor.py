@@ -1,11 +1,12 @@
 """`tenure-store doctor`: what is wrong with what a store is told and stands on, and what to do."""
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 from store_service.config import Config
 from store_service.db.diagnosis import DatabaseFacts, DatabaseUnreachable, read_facts
+from store_service.model.moves import MoveState, UnfinishedMove
 from store_service.rpc.encryption import read_tls_files
 from store_service.rpc.policy import PolicyError, read_policy
 from store_service.rpc.tokens import read_keys
@@ -15,6 +16,12 @@ from store_service.telemetry.findings import Finding, doubtful, well, wrong
 OLDEST_POSTGRES: Final = 15
 LONG_SECONDS: Final = 300.0
 CLOCK_SECONDS: Final = 1.0
+_MEANWHILE: Final = {
+    MoveState.DRAINING: "nothing new of it is leased",
+    MoveState.FROZEN: "every call of it is refused",
+    MoveState.ARRIVING: "every call of it is refused here until it has come",
+    MoveState.LEFT: "rows of it are left here",
+}
 
 
 async def examine(config: Config) -> AsyncIterator[Finding]:
@@ -71,6 +78,7 @@ def judge_database(facts: DatabaseFacts, *, pool_size: int) -> Iterator[Finding]
         yield well("hints", "LISTEN and NOTIFY work")
     yield _judge_connections(facts, pool_size + 1)
     yield _judge_vacuum(facts)
+    yield from _judge_moves(facts.moves)
 
 
 def _judge_connections(facts: DatabaseFacts, wanted: int) -> Finding:
@@ -92,6 +100,24 @@ def _judge_vacuum(facts: DatabaseFacts) -> Finding:
         text = f"{facts.idle_slots} replication slots are read by nobody and keep the log"
         return doubtful("vacuum", text, "drop those of pg_replication_slots that are not needed")
     return well("vacuum", "autovacuum is on, and no old snapshot is held")
+
+
+def _judge_moves(moves: Sequence[UnfinishedMove] | None) -> Iterator[Finding]:
+    """Of each tenant that moves between cells, whether anybody is at it, and what is refused meanwhile."""
+    if moves is not None and not moves:
+        yield well("moves", "no tenant is between two cells")
+    for one in moves or ():
+        name, meanwhile = f"tenant {one.tenant_id}", _MEANWHILE[one.state]
+        again = f"run `tenure-store tenant move {one.tenant_id}` again, with both addresses as before: it goes on"
+        if one.is_attended:
+            text = f"it is {one.state} for {one.seconds:.0f} s, and a mover is at it: {meanwhile}"
+            refuses = one.state in (MoveState.FROZEN, MoveState.ARRIVING)
+            yield doubtful(name, text, "wait for its end, or see what the mover says") if refuses else well(name, text)
+        elif one.state is MoveState.LEFT:
+            yield doubtful(name, f"its move is done but for the end: {meanwhile}", again)
+        else:
+            text = f"its move broke off, it is {one.state} for {one.seconds:.0f} s: {meanwhile}"
+            yield wrong(name, text, f"{again}; or `tenure-store tenant stay {one.tenant_id}` takes it back")
 
 
 def _examine_callers(config: Config) -> Iterator[Finding]:

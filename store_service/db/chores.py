@@ -6,6 +6,7 @@ import asyncpg
 
 from store_service.db.pool import Database
 from store_service.db.queries import Queries
+from store_service.model.moves import MoveState, UnfinishedMove
 
 
 class ChoreRows:
@@ -39,6 +40,13 @@ class ChoreRows:
         """How many purges wait for a decision."""
         waiting: int = (await self._database.read(self._queries["purges_waiting"]))[0]["waiting"]
         return waiting
+
+    async def moves_under_way(self, tenants: int) -> list[UnfinishedMove]:
+        """Moves that have not come to their end, those first that have stood still for longest."""
+        rows = await self._database.read(self._queries["moves_under_way"], tenants)
+        return [
+            UnfinishedMove(row["tenant_id"], MoveState(row["state"]), row["since_ms"] / 1000, row["attended"]) for row in rows
+        ]
 
     async def ping(self) -> None:
         """Asks the database whether it takes writes. Raises STORAGE_UNAVAILABLE, and gives the connection up, if not."""

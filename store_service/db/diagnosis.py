@@ -10,9 +10,11 @@ import asyncpg
 
 from store_service.db.migrate import SchemaError, check_schema
 from store_service.db.queries import Queries
+from store_service.model.moves import MoveState, UnfinishedMove
 from store_service.model.refusals import Reason, Refusal
 
 HINT_SECONDS: Final = 5.0
+MOST_MOVES: Final = 20
 _FAILURES: Final = (OSError, ValueError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
 
 
@@ -39,6 +41,8 @@ class DatabaseFacts:
     snapshot_seconds: float
     """How long the oldest transaction holds back vacuum."""
     idle_slots: int
+    moves: tuple[UnfinishedMove, ...] | None
+    """Those that have stood still for longest; None where they cannot be read."""
 
 
 async def read_facts(dsn: str, *, allow_test_clock: bool) -> DatabaseFacts:
@@ -53,6 +57,7 @@ async def read_facts(dsn: str, *, allow_test_clock: bool) -> DatabaseFacts:
         server = await connection.fetchrow(queries["read_server"])
         after = datetime.now(UTC)
         horizon = await connection.fetchrow(queries["read_horizon"])
+        moves = await _moves(connection, queries["read_moves"])
     finally:
         await connection.close()
     return DatabaseFacts(
@@ -67,6 +72,7 @@ async def read_facts(dsn: str, *, allow_test_clock: bool) -> DatabaseFacts:
         hints_trouble=await _hints_trouble(dsn),
         snapshot_seconds=max(horizon["snapshot_seconds"], horizon["prepared_seconds"]),
         idle_slots=horizon["idle_slots"],
+        moves=moves,
     )
 
 
@@ -82,6 +88,16 @@ async def read_snapshot_seconds(dsn: str) -> float:
     except _FAILURES:
         raise Refusal(Reason.STORAGE_UNAVAILABLE) from None
     return float(max(horizon["snapshot_seconds"], horizon["prepared_seconds"]))
+
+
+async def _moves(connection: asyncpg.Connection, query: str) -> tuple[UnfinishedMove, ...] | None:
+    try:
+        rows = await connection.fetch(query, MOST_MOVES)
+    except asyncpg.PostgresError:  # of a schema that lacks it, or is not this user's to read
+        return None
+    return tuple(
+        UnfinishedMove(row["tenant_id"], MoveState(row["state"]), row["since_ms"] / 1000, row["attended"]) for row in rows
+    )
 
 
 async def _schema_trouble(dsn: str, *, allow_test_clock: bool) -> str | None:

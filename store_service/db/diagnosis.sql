@@ -9,6 +9,10 @@ SELECT current_setting('server_version_num')::int AS version, pg_is_in_recovery(
        (SELECT count(*)::int FROM pg_stat_activity WHERE application_name = 'tenure-wakeups') AS stores,
        clock_timestamp() AS now
 
+-- name: read_moves
+-- $1 most tenants
+SELECT tenant_id, state, since_ms, attended FROM tenure.moves_under_way($1)
+
 -- name: read_horizon
 -- How long the oldest snapshot and the oldest prepared transaction are held, and how many slots nobody reads.
 SELECT coalesce(max(extract(epoch FROM clock_timestamp() - a.xact_start)), 0)::float8 AS snapshot_seconds,

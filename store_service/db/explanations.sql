@@ -4,13 +4,14 @@
 -- $1 tenant, $2 task, $3 issuer or null, $4 subject or null, $5 most tasks ahead that are counted
 SELECT s.state, s.workflow, s.version, h.at AS since, s.ready, s.ready_at, s.retries, s.crashes, s.worker_id, s.expires_at,
        s.cancel_requested_at, s.cancel_at, s.failed_for, s.ended_at, n.leased, n.max_leased,
-       p.actor AS paused_by, p.paused_at, p.reason AS pause_reason, r.asked_at, a.ahead,
+       p.actor AS paused_by, p.paused_at, p.reason AS pause_reason, m.changed_at AS moving_since, r.asked_at, a.ahead,
        w.kind AS wait_kind, w.until AS wait_until, w.signal_name, q.questions, (SELECT tenure.task_now()) AS read_at
 FROM tenure.task t
 JOIN tenure.task_state s ON s.tenant_id = t.tenant_id AND s.task_id = t.task_id
 JOIN tenure.tenant n ON n.tenant_id = t.tenant_id
 JOIN tenure.history h ON h.tenant_id = t.tenant_id AND h.task_id = t.task_id AND h.line = s.lines - 1
 LEFT JOIN tenure.wait w ON s.state = 'WAITING' AND w.tenant_id = t.tenant_id AND w.task_id = t.task_id
+LEFT JOIN tenure.move m ON s.ready AND m.tenant_id = t.tenant_id AND m.state = 'DRAINING'
 LEFT JOIN LATERAL (
   SELECT max(x.asked_at) AS asked_at FROM unnest(ARRAY[t.tenant_id, '']) f(tenant_id)
   JOIN tenure.registration x ON x.tenant_id = f.tenant_id AND x.workflow = s.workflow AND x.version = s.version

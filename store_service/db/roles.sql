@@ -77,6 +77,7 @@ BEGIN
   FOR f, owner IN
     SELECT p.oid, o.owner FROM pg_proc p JOIN (VALUES
       ('claim_tasks', 'tenure_scheduler'), ('list_cleanup_tenants', 'tenure_scheduler'), ('list_unexported_tenants', 'tenure_scheduler'), ('queue_figures', 'tenure_scheduler'), ('removal_figures', 'tenure_scheduler'), ('purges_waiting', 'tenure_scheduler'),
+      ('moves_under_way', 'tenure_scheduler'),
       ('promote_due', 'tenure_scheduler'), ('meter_budget_facts', 'tenure_scheduler'), ('forget_registrations', 'tenure_scheduler'),
       ('remove_tasks', 'tenure_governance'), ('prepare_purge', 'tenure_governance'), ('claim_purge', 'tenure_governance'), ('decide_purge', 'tenure_governance'),
       ('execute_purge', 'tenure_governance'), ('redrive_tasks', 'tenure_governance'), ('compact_budget_facts', 'tenure_governance')

@@ -21,6 +21,7 @@ class Cause(StrEnum):
     NO_WORKER = "NO_WORKER"
     LEASE_LIMIT = "LEASE_LIMIT"
     PAUSED = "PAUSED"
+    MOVING = "MOVING"
     RESTING = "RESTING"
     RUNNING = "RUNNING"
     LEASE_EXPIRED = "LEASE_EXPIRED"
@@ -56,6 +57,8 @@ class Situation:
     paused_by: str | None
     paused_at: datetime | None
     pause_reason: str | None
+    moving_since: datetime | None
+    """Since when its tenant is about to move to another cell."""
     asked_at: datetime | None
     """When a worker last asked for its workflow and version."""
     ahead: int
@@ -101,6 +104,11 @@ def _explain_queued(it: Situation) -> Explanation:
     if not it.ready:
         why = f"retry {it.retries} of it comes then" if it.retries else "a worker gave it back"
         return Explanation(Cause.RESTING, f"It rests until {_time(it.ready_at)}: {why}.", it.since, it.ready_at)
+    if it.moving_since is not None:
+        text = (
+            f"Its tenant moves to another cell since {_time(it.moving_since)}: nothing new of it is begun before it is there."
+        )
+        return Explanation(Cause.MOVING, text, it.moving_since)
     if it.paused_at is not None:
         reason = f": {it.pause_reason}" if it.pause_reason else ""
         return Explanation(

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 
 class MoveState(StrEnum):
@@ -19,6 +20,10 @@ class MoveState(StrEnum):
     """It came from the other, or stayed."""
 
 
+UNFINISHED: Final = (MoveState.DRAINING, MoveState.FROZEN, MoveState.ARRIVING, MoveState.LEFT)
+"""How a move stands that has not come to its end. One that has LEFT is done once none of its rows are there any more."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
     """What one cell knows of a tenant."""
@@ -33,6 +38,19 @@ class Place:
     """The cell with the highest one is where it lives."""
     copied: bool
     """It is arriving, and all of it is here."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnfinishedMove:
+    """How one cell sees a move that has not come to its end."""
+
+    tenant_id: str
+    state: MoveState
+    """LEFT: it has left, and rows of it are left."""
+    seconds: float
+    """How long it has stood so."""
+    is_attended: bool
+    """Whether a mover is at it."""
 
 
 class MoveError(Exception):

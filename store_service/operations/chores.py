@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from store_service.db.chores import ChoreRows
 from store_service.db.leaving import to_its_end
 from store_service.db.wakeups import Wakeups
+from store_service.model.moves import UNFINISHED, MoveState
 from store_service.model.refusals import Refusal
 from store_service.operations.budget_figures import METER_SECONDS, BudgetFigures
 from store_service.operations.explanations import RECORD_SECONDS, Registrations
@@ -25,6 +26,7 @@ LOOK_SECONDS: Final = 10.0
 LOOK_LANES: Final = 1_000
 LOOK_TENANTS: Final = 1_000
 LOOK_TASKS: Final = 1_000
+LOOK_MOVES: Final = 1_000
 TIDY_BATCH: Final = 1_000
 CLAIM_MEMORY_MS: Final = 3_600_000
 _VISIBLE: Final = frozenset({"CANCELLED", "FAILED", "LEASE_EXPIRED", "CANCEL_REQUESTED", "WOKEN"})
@@ -72,6 +74,13 @@ class Chores:
             "tenure_store_oldest_snapshot_seconds", "How long the oldest transaction holds back vacuum.", registry=registry
         )
         self._purges = Gauge("tenure_store_purges_waiting", "Purges that wait for a decision.", registry=registry)
+        self._moves = Gauge(
+            "tenure_store_moves", "Tenants whose move has not come to its end, by how far it is.", ["state"], registry=registry
+        )
+        self._broken_off = Gauge("tenure_store_moves_broken_off", "Of these moves, those that nobody is at.", registry=registry)
+        self._frozen_for = Gauge(
+            "tenure_store_frozen_seconds", "How long the tenant that is frozen for longest is refused.", registry=registry
+        )
         self._promoting = asyncio.Lock()
         self._next_promotion: asyncio.Task[int] | None = None
         self.promoted = 0
@@ -101,6 +110,7 @@ class Chores:
             asyncio.create_task(_repeat(PROMOTE_SECONDS, self._promote_all), name="promote"),
             asyncio.create_task(_repeat(TIDY_SECONDS, self._tidy), name="tidy"),
             asyncio.create_task(_repeat(LOOK_SECONDS, self.look_at_queue), name="look"),
+            asyncio.create_task(_repeat(LOOK_SECONDS, self.look_at_moves), name="moves"),
             asyncio.create_task(_repeat(TIMELINE_SECONDS, self.look_at_timeline), name="timeline"),
             asyncio.create_task(_repeat(TIDY_SECONDS, self.look_at_what_is_over), name="over"),
             asyncio.create_task(_repeat(TIDY_SECONDS, self.look_at_snapshots), name="snapshots"),
@@ -150,6 +160,14 @@ class Chores:
         self._other_timeline.set(is_other)
         if is_other:
             structlog.get_logger().error("timeline_changed", then="tenure-store epoch bump, or keep if surely nothing was lost")
+
+    async def look_at_moves(self) -> None:
+        """Takes a sample of the tenants that move to another cell, or come from one. Every store sees the same."""
+        moves = await self._rows.moves_under_way(LOOK_MOVES)
+        for state in UNFINISHED:
+            self._moves.labels(state.lower()).set(sum(one.state is state for one in moves))
+        self._broken_off.set(sum(not one.is_attended for one in moves))
+        self._frozen_for.set(max((one.seconds for one in moves if one.state is MoveState.FROZEN), default=0))
 
     async def look_at_what_is_over(self) -> None:
         """Takes a sample of what is to be removed or decided. Every store sees the same."""

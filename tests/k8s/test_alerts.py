@@ -39,6 +39,10 @@ WELL = {
     'tenure_store_cleanup_total{event="lease_lost"}': "0x{n}",
     "tenure_store_archive_failures_total": "0x{n}",
     "tenure_store_purges_waiting": "0x{n}",
+    "tenure_store_moves_broken_off": "0x{n}",
+    "tenure_store_frozen_seconds": "0+6x50 0x{n}",
+    'tenure_bridge_cell_reached{cell="default"}': "1x{n}",
+    'tenure_bridge_cell_reached{cell="east"}': "1x{n}",
 }
 """A day on which all is well, a sample a minute."""
 ILL: dict[str, dict[str, str | None]] = {
@@ -64,6 +68,9 @@ ILL: dict[str, dict[str, str | None]] = {
     "TenureCleanupLosesLeases": {'tenure_store_cleanup_total{event="lease_lost"}': "0+6x{n}"},
     "TenureArchiveFails": {"tenure_store_archive_failures_total": "0+1x{n}"},
     "TenurePurgesWait": {"tenure_store_purges_waiting": "1x{n}"},
+    "TenureMoveBrokenOff": {"tenure_store_moves_broken_off": "1x{n}"},
+    "TenureTenantFrozen": {"tenure_store_frozen_seconds": "0+60x{n}"},
+    "TenureCellAway": {'tenure_bridge_cell_reached{cell="east"}': "0x{n}"},
 }
 """What is otherwise on the day on which each rings; a series that is None is not there."""
 
@@ -85,7 +92,8 @@ def day(changes: dict[str, str | None]) -> list[dict[str, str]]:
 def rings(alert: str) -> list[dict[str, Any]]:
     """The one that rings, as it is told."""
     rule = ALERTS[alert]
-    return [{"exp_labels": rule["labels"], "exp_annotations": rule["annotations"]}]
+    by = {"cell": "east"} if "by (cell)" in rule["expr"] else {}
+    return [{"exp_labels": rule["labels"] | by, "exp_annotations": rule["annotations"]}]
 
 
 @pytest.fixture

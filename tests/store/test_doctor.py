@@ -17,6 +17,7 @@ from store_service.config import Config
 from store_service.db.diagnosis import DatabaseFacts, read_facts
 from store_service.dev_certs import make_authority, make_dev_certs
 from store_service.doctor import examine, judge_database
+from store_service.model.moves import MoveState, UnfinishedMove
 from store_service.telemetry.findings import Verdict
 from tests.pair import free_ports
 
@@ -32,6 +33,7 @@ WELL = DatabaseFacts(
     hints_trouble=None,
     snapshot_seconds=0.5,
     idle_slots=0,
+    moves=(),
 )
 
 
@@ -43,7 +45,7 @@ async def verdicts(config: Config) -> dict[str, tuple[Verdict, str, str]]:
 async def test_a_database_that_is_ready_is_well(dsn: str) -> None:
     found = await verdicts(Config(dsn=dsn, allow_test_clock=True))
     assert {name for name, (verdict, *_) in found.items() if verdict is Verdict.WELL} >= {
-        *("database", "schema", "clock", "hints", "pool", "vacuum", "callers"),
+        *("database", "schema", "clock", "hints", "pool", "vacuum", "moves", "callers"),
     }
 
 
@@ -83,6 +85,9 @@ async def test_an_open_transaction_is_seen(dsn: str, database: asyncpg.Connectio
         ({"used": 90, "stores": 0}, "pool", Verdict.WRONG),
         ({"snapshot_seconds": 4_000.0}, "vacuum", Verdict.DOUBTFUL),
         ({"idle_slots": 2}, "vacuum", Verdict.DOUBTFUL),
+        ({"moves": (UnfinishedMove("acme", MoveState.FROZEN, 7.0, False),)}, "tenant acme", Verdict.WRONG),
+        ({"moves": (UnfinishedMove("acme", MoveState.FROZEN, 7.0, True),)}, "tenant acme", Verdict.DOUBTFUL),
+        ({"moves": (UnfinishedMove("acme", MoveState.DRAINING, 7.0, True),)}, None, Verdict.WELL),
     ],
 )
 def test_each_fault_is_told_as_what_it_is_with_a_cure(changes: dict[str, Any], subject: str | None, verdict: Verdict) -> None:

@@ -45,3 +45,21 @@ CREATE FUNCTION tenure.purges_waiting() RETURNS bigint LANGUAGE plpgsql STABLE A
 BEGIN
   RETURN (SELECT count(*) FROM purge p WHERE p.state = 'PENDING' AND p.deadline_at > (SELECT task_now()));
 END $$;
+
+-- Moves that have not come to their end, of at most `p_limit` tenants, those first that have stood still for longest: since when,
+-- and whether a mover is at it. Of one that has left, rows may be left.
+CREATE FUNCTION tenure.moves_under_way(p_limit int) RETURNS TABLE (tenant_id text, state text, since_ms bigint, attended boolean)
+LANGUAGE plpgsql STABLE AS $$
+#variable_conflict use_column
+DECLARE v_now timestamptz := task_now();
+BEGIN
+  RETURN QUERY
+  SELECT m.tenant_id, m.state, (extract(epoch FROM v_now - m.changed_at) * 1000)::bigint, EXISTS (
+    SELECT FROM pg_locks l WHERE l.locktype = 'advisory' AND l.classid = 2 AND l.objsubid = 2 AND l.granted
+      AND l.objid::bigint = hashtext(m.tenant_id)::bigint & 4294967295
+      AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()))
+  FROM move m
+  WHERE m.state IN ('DRAINING', 'FROZEN', 'ARRIVING')
+    OR (m.state = 'LEFT' AND EXISTS (SELECT FROM tenant t WHERE t.tenant_id = m.tenant_id))
+  ORDER BY m.changed_at, m.tenant_id LIMIT p_limit;
+END $$;

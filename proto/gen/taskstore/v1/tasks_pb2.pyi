@@ -226,6 +226,8 @@ class _TaskCauseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TaskCause.V
     """It waits for answers."""
     TASK_CAUSE_ENDED: _TaskCause.ValueType  # 12
     """It has ended."""
+    TASK_CAUSE_MOVING: _TaskCause.ValueType  # 13
+    """It could be taken, but its tenant is about to move to another cell, where it will be."""
 
 class TaskCause(_TaskCause, metaclass=_TaskCauseEnumTypeWrapper):
     """Why a task is where it is."""
@@ -256,6 +258,8 @@ TASK_CAUSE_INPUT: TaskCause.ValueType  # 11
 """It waits for answers."""
 TASK_CAUSE_ENDED: TaskCause.ValueType  # 12
 """It has ended."""
+TASK_CAUSE_MOVING: TaskCause.ValueType  # 13
+"""It could be taken, but its tenant is about to move to another cell, where it will be."""
 Global___TaskCause: _TypeAlias = TaskCause  # noqa: Y015
 
 @_typing.final
