@@ -7,7 +7,7 @@ be repeated, and whoever follows a task is told of it as it stands.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -21,7 +21,7 @@ from store_service.client.task_watch import Following, Snapshot, Told
 ASK_SECONDS: Final = 2.0
 """How often each cell is asked whether it is there, and how long it may take to answer."""
 RETIRE_SECONDS: Final = 30.0
-"""How long calls may take that are under way to a cell that no tenant lives in any more."""
+"""How long until nothing is asked any more of a cell that no tenant lives in, but for calls of tenants that were its last."""
 FOLLOW_AGAIN_SECONDS: Final = 0.25
 """How long until a task is followed in the other cell, where the store says nothing else."""
 _MOVED: Final = "TENANT_MOVED"
@@ -32,9 +32,18 @@ Answer = TypeVar("Answer")
 
 
 @dataclass(slots=True)
+class _Stay:
+    """Calls of a tenant that are under way, and the cell that it lives in, or lived in last."""
+
+    cell: "_Cell"
+    calls: int = 0
+
+
+@dataclass(slots=True)
 class _Cell:
     """One cell, and what is known of it."""
 
+    name: str
     address: str
     store: TaskStore
     trouble: str | None = "was not reached yet"
@@ -50,6 +59,7 @@ class Cells:
         self._default_address = default_address
         self._cells: dict[str, _Cell] = {}
         self._retired: dict[asyncio.Task[None], TaskStore] = {}
+        self._stays: dict[str, _Stay] = {}
         self.routes_changed()
 
     def routes_changed(self) -> None:
@@ -59,11 +69,27 @@ class Cells:
             self._retire(name)
         for name in sorted(used - self._cells.keys()):
             self._open(name)
+        for tenant_id, stay in self._stays.items():
+            if self._routes.is_tenant(tenant_id):
+                stay.cell = self._cell_of(tenant_id)
 
     def of(self, tenant_id: str) -> TaskStore:
         """The store of a tenant's cell."""
-        name = self._routes.now.cell_of(tenant_id)
-        return (self._cells.get(name) or self._open(name)).store
+        return self._cell_of(tenant_id).store
+
+    @contextlib.contextmanager
+    def staying(self, tenant_id: str) -> Iterator[None]:
+        """A call is under way within: should the route file name its tenant no more, the tenant lives where it lived last."""
+        stay = self._stays.get(tenant_id)
+        if stay is None:
+            stay = self._stays[tenant_id] = _Stay(self._cell_of(tenant_id))
+        stay.calls += 1
+        try:
+            yield
+        finally:
+            stay.calls -= 1
+            if not stay.calls:
+                del self._stays[tenant_id]
 
     def why_not_ready(self) -> str | None:
         """Why no tenant can be served; None while any cell is there, as one that is away is no reason to send away the tenants
@@ -139,37 +165,47 @@ class Cells:
         return error.reason == _MOVED or (error.is_transient and self.of(tenant_id) is not store)
 
     async def _ask(self, tenant_id: str, ask: Callable[[TaskStore], Awaitable[Answer]]) -> Answer:
-        store = self.of(tenant_id)
+        cell = self._cell_of(tenant_id)
         try:
-            return await ask(store)
+            return await ask(cell.store)
         except StoreError as error:
-            if error.is_transient:
-                self._metrics.cell_failures.labels(self._routes.now.cell_of(tenant_id)).inc()
-            if not error.is_transient or self.of(tenant_id) is store:
+            if error.is_transient and self._cells.get(cell.name) is cell:
+                self._metrics.cell_failures.labels(cell.name).inc()
+            if not error.is_transient or self._cell_of(tenant_id) is cell:
                 raise
         return await ask(self.of(tenant_id))
+
+    def _cell_of(self, tenant_id: str) -> _Cell:
+        stay = self._stays.get(tenant_id)
+        if stay is not None and not self._routes.is_tenant(tenant_id):
+            return stay.cell
+        name = self._routes.now.cell_of(tenant_id)
+        return self._cells.get(name) or self._open(name)
 
     def _address(self, name: str) -> str:
         return self._routes.now.cells.get(name, self._default_address)
 
     def _open(self, name: str) -> _Cell:
         address = self._address(name)
-        cell = self._cells[name] = _Cell(address, self._connect(address))
+        cell = self._cells[name] = _Cell(name, address, self._connect(address))
         self._metrics.cells_reached.labels(name).set(0)
         self._metrics.cell_failures.labels(name)
         return cell
 
     def _retire(self, name: str) -> None:
-        store = self._cells.pop(name).store
-        task = asyncio.get_running_loop().create_task(self._close_later(store))
-        self._retired[task] = store
+        cell = self._cells.pop(name)
+        task = asyncio.get_running_loop().create_task(self._close_later(cell))
+        self._retired[task] = cell.store
         task.add_done_callback(self._retired.pop)
         self._metrics.cells_reached.remove(name)
         self._metrics.cell_failures.remove(name)
 
-    async def _close_later(self, store: TaskStore) -> None:
-        await asyncio.sleep(RETIRE_SECONDS)
-        await store.close()
+    async def _close_later(self, cell: _Cell) -> None:
+        is_used = True
+        while is_used:
+            await asyncio.sleep(RETIRE_SECONDS)
+            is_used = any(stay.cell is cell for stay in self._stays.values())
+        await cell.store.close()
 
     async def _look(self, name: str, cell: _Cell) -> None:
         try:

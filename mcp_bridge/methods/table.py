@@ -9,7 +9,7 @@ from mcp_bridge.access.limits import Limiter
 from mcp_bridge.access.polls import Polls
 from mcp_bridge.access.routes import CurrentRoutes
 from mcp_bridge.cells import Cells
-from mcp_bridge.methods.calls import Method
+from mcp_bridge.methods.calls import Call, Method
 from mcp_bridge.methods.discover import make_discover
 from mcp_bridge.methods.held import HeldCalls
 from mcp_bridge.methods.legacy import LegacyMethods
@@ -55,17 +55,27 @@ def make_methods(
         modern={
             "server/discover": make_discover(results),
             "tools/list": tools.list_tools,
-            "tools/call": tools.call_tool,
+            "tools/call": _staying(store, tools.call_tool),
             "tasks/get": tasks.get_task,
             "tasks/update": tasks.update_task,
             "tasks/cancel": tasks.cancel_task,
-            "subscriptions/listen": subscriptions.listen,
+            "subscriptions/listen": _staying(store, subscriptions.listen),
         },
         legacy={
             "initialize": legacy.initialize,
             "ping": legacy.ping,
             "tools/list": legacy.list_tools,
-            "tools/call": legacy.call_tool,
+            "tools/call": _staying(store, legacy.call_tool),
         },
         cancel_legacy_call=legacy.cancel_call,
     )
+
+
+def _staying(store: Cells, method: Method) -> Method:
+    """A method that may take long: to its end, its tenant lives in a cell that is known, whatever becomes of the route file."""
+
+    async def answer(call: Call) -> bytes:
+        with store.staying(call.caller.tenant):
+            return await method(call)
+
+    return answer

@@ -17,6 +17,7 @@ from mcp_bridge.config import Config
 from store_service.client import StoreError
 from tests.bridge.client import Answer, Client, client_of
 from tests.bridge.fake_store import FakeTaskStore
+from tests.bridge.holding import DONE, hold
 from tests.bridge.test_reload import put
 from tests.conftest import started
 from tests.security.authority import PUBLIC_URL, Authority
@@ -179,6 +180,38 @@ async def test_a_call_that_fails_while_its_tenant_moves_is_made_again_in_the_oth
     scene.stores[EAST].gate.set()
     assert (await calling).status == 200
     assert scene.tenants(WEST) == ["beta"]
+
+
+@pytest.fixture
+def frequent_renewals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever holds a call says so many times a second."""
+    monkeypatch.setattr("mcp_bridge.methods.held.HeldCalls.__init__.__kwdefaults__", {"renew_seconds": 0.01})
+
+
+@pytest.mark.usefixtures("frequent_renewals")
+async def test_held_calls_of_a_tenant_that_the_file_names_no_more_go_on_in_its_cell(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cells, "RETIRE_SECONDS", 0.01)
+    east, beta = scene.stores[EAST], scene.clients["beta"]
+    stays, task_id = await hold(beta, east, "t")
+    east.watching.clear()
+    leaves, other_id = await hold(beta, east, "t")
+    put(scene.routes, written(acme="", carol="west"))
+    await until(lambda: reached(scene, default=1, west=1), "nobody else lives in the east")
+    async with asyncio.timeout(30):
+        for _ in range(5):
+            east.heard.clear()
+            await east.heard.wait()
+        leaves.cancel()
+        while (other_id, 10_000) not in east.attached:  # the grace of a caller that left
+            await asyncio.sleep(0.01)
+        assert [store.is_closed for store in scene.stores.values()] == [False] * 3
+        await east.complete(task_id, DONE)
+        assert (await stays).result["content"] == [{"type": "text", "text": "done"}]
+        while not east.is_closed:
+            await asyncio.sleep(0.01)
+    assert scene.stores[DEFAULT].attached == []
 
 
 async def test_a_cell_at_another_address_is_spoken_to_there(scene: Scene) -> None:
