@@ -26,6 +26,7 @@ from mcp_bridge.client.messages import (
     ToolResult,
 )
 from mcp_bridge.client.policy import Policy
+from mcp_bridge.client.traced import Traces
 from mcp_bridge.client.transport import Message, Request, Token, Transport
 from mcp_bridge.wire.failures import HEADER_MISMATCH
 from mcp_bridge.wire.mcp import IDEMPOTENCY_KEY
@@ -42,7 +43,8 @@ class TaskClient:
     """A client of one MCP server. Use it as a context; it may be used by many coroutines at once.
 
     `capabilities` are what every request declares; by default Tasks, and the kinds of questions that `handlers` answer.
-    `token` is a bearer token, or what gives the current one. Every operation may raise ProtocolFailure and
+    `token` is a bearer token, or what gives the current one. With `traces` each request has a span, of which the server is
+    told, so that a trace begins here, or goes on through it. Every operation may raise ProtocolFailure and
     TransportError; those that wait have one deadline, `policy.deadline_seconds` unless they are given another.
     """
 
@@ -55,6 +57,7 @@ class TaskClient:
         token: Token | None = None,
         policy: Policy | None = None,
         client_info: Mapping[str, Any] | None = None,
+        traces: Traces | None = None,
     ) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -69,6 +72,7 @@ class TaskClient:
             client_info=client_info or {"name": "tenure", "version": metadata.version("tenure")},
             token=token,
             policy=self._policy,
+            traces=traces,
         )
         self._endpoint = Endpoint(self._transport, self._policy)
         self._answered: dict[str, set[str]] = {}

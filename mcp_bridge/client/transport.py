@@ -19,6 +19,7 @@ from mcp_bridge.client.errors import ProtocolFailure, TransportError
 from mcp_bridge.client.event_stream import EventReader, EventStreamError
 from mcp_bridge.client.headers import request_headers
 from mcp_bridge.client.policy import Policy
+from mcp_bridge.client.traced import RequestSpan, Traces
 from mcp_bridge.wire.failures import UNAVAILABLE, UNSUPPORTED_VERSION
 from mcp_bridge.wire.headers import EVENT_STREAM, JSON
 from mcp_bridge.wire.mcp import CLIENT_CAPABILITIES, PROTOCOL_VERSION, VERSION
@@ -91,12 +92,14 @@ def write_request(
     capabilities: Mapping[str, Any],
     client_info: Mapping[str, Any],
     mirrored: Mirrored | None = None,
+    trace: Mapping[str, str] | None = None,
 ) -> tuple[dict[str, str], dict[str, Any]]:
     """The header fields and the body of a request."""
     meta = {
         PROTOCOL_VERSION: VERSION,
         CLIENT_INFO: client_info,
         CLIENT_CAPABILITIES: capabilities,
+        **(trace or {}),
         **params.get("_meta", {}),
     }
     body = {"jsonrpc": "2.0", "id": request_id, "method": method, "params": {**params, "_meta": meta}}
@@ -107,13 +110,21 @@ class Transport:
     """Sends requests to one endpoint. Use it as a context."""
 
     def __init__(
-        self, url: str, *, capabilities: Mapping[str, Any], client_info: Mapping[str, Any], token: Token | None, policy: Policy
+        self,
+        url: str,
+        *,
+        capabilities: Mapping[str, Any],
+        client_info: Mapping[str, Any],
+        token: Token | None,
+        policy: Policy,
+        traces: Traces | None = None,
     ) -> None:
         self.url = url
         self._capabilities = capabilities
         self._client_info = client_info
         self._token = token
         self._policy = policy
+        self._traces = traces
         self._ids = itertools.count(1)
         self._session: aiohttp.ClientSession | None = None
 
@@ -183,9 +194,34 @@ class Transport:
         raise _Repeatable(TransportError("the stream ended without an answer", is_unknown=True), may_be_done=True)
 
     async def _messages(self, request: Request, quiet_seconds: float | None) -> AsyncGenerator[Message, None]:
-        if self._session is None:
+        session, request_id = self._session, next(self._ids)
+        if session is None:
             raise RuntimeError("the client is used outside of its context")
-        request_id = next(self._ids)
+        with RequestSpan(self._traces, self.url, request.method, request.params, request_id) as span:
+            try:
+                async with aclosing(self._exchange(session, request, request_id, span.meta, quiet_seconds)) as messages:
+                    async for message in messages:
+                        if message.error is not None:
+                            span.failed(str(message.error.code))
+                        yield message
+            except _Repeatable as trouble:
+                span.failed(_kind(trouble.failure))
+                raise
+            except (ProtocolFailure, TransportError) as failure:
+                span.failed(_kind(failure))
+                raise
+            except asyncio.CancelledError:
+                span.failed("cancelled")
+                raise
+
+    async def _exchange(
+        self,
+        session: aiohttp.ClientSession,
+        request: Request,
+        request_id: int,
+        trace: Mapping[str, str],
+        quiet_seconds: float | None,
+    ) -> AsyncGenerator[Message, None]:
         headers, body = write_request(
             request.method,
             _with_progress_token(request.params, request_id),
@@ -193,6 +229,7 @@ class Transport:
             capabilities=self._capabilities,
             client_info=self._client_info,
             mirrored=request.mirrored,
+            trace=trace,
         )
         if self._token is not None:
             token = self._token if isinstance(self._token, str) else await self._token()
@@ -202,7 +239,7 @@ class Transport:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._policy.attempt_seconds, sock_read=quiet_seconds)
         try:
             async with (
-                self._session.post(
+                session.post(
                     self.url, data=msgspec.json.encode(body), headers=headers, timeout=timeout, allow_redirects=False
                 ) as response,
                 aclosing(self._read(response)) as messages,
@@ -252,6 +289,11 @@ class Transport:
             failure.retry_after_seconds = _retry_after(response.headers.get("Retry-After", ""))
             raise _Repeatable(failure, may_be_done=response.status not in _NOT_DONE)
         raise failure
+
+
+def _kind(failure: TransportError | ProtocolFailure) -> str:
+    """What a span tells of a failure."""
+    return str(failure.code) if isinstance(failure, ProtocolFailure) else type(failure).__name__
 
 
 def _with_progress_token(params: Mapping[str, Any], request_id: int) -> Mapping[str, Any]:

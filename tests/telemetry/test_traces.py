@@ -8,8 +8,10 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind, StatusCode, format_span_id, format_trace_id
 from taskstore.v1 import tasks_pb2_grpc
 
+from mcp_bridge.client import Policy, ProtocolFailure, TaskClient, TransportError
 from store_service.server import Store
 from tests.bridge.client import Client
+from tests.pair import free_ports
 from tests.store.builders import new_task
 from tests.telemetry.spans import Kept, id_of, links_of, trace_of
 
@@ -152,3 +154,49 @@ async def test_of_failures_the_kind_is_told_and_no_text(user: Client, kept: Kept
     assert attributes(other)["error.type"] == "-32601"
     assert [one.name for one in kept.all if one.events] == []
     assert [one.to_json() for one in kept.all if "Ann" in one.to_json()] == []
+
+
+@pytest.mark.usefixtures("worker")
+async def test_a_trace_begins_at_the_client_and_goes_on_through_bridge_and_store(user: Client, kept: Kept) -> None:
+    traces = kept.traces("caller")
+    async with TaskClient(user.url, traces=traces) as client:
+        assert (await client.call_tool("two_steps")).structured_content
+        with traces.within("of the application", "internal", {}):
+            await client.list_tools()
+        with pytest.raises(ProtocolFailure):
+            await client.call_tool("of Ann")
+    (asked,) = [one for one in kept.of("caller") if one.name == "tools/call two_steps"]
+    assert (asked.parent, asked.kind) == (None, SpanKind.CLIENT)
+    (called,) = [one for one in kept.children(asked) if one.resource.attributes["service.name"] == "bridge"]
+    assert (called.name, called.kind) == (asked.name, SpanKind.SERVER)
+    await kept.until(lambda: bool(kept.children(called)))
+    assert {trace_of(one) for one in kept.named("create_tasks")} == {trace_of(asked)}
+    assert links_of(await kept.one("run two")) == [id_of(called)]
+    known = attributes(asked)
+    assert known.pop("server.port")
+    assert known == {
+        "mcp.method.name": "tools/call", "mcp.protocol.version": "2026-07-28", "network.transport": "tcp",
+        "jsonrpc.request.id": known["jsonrpc.request.id"], "server.address": "127.0.0.1",
+        "gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "two_steps",
+    }  # fmt: skip
+    assert known["jsonrpc.request.id"] == attributes(called)["jsonrpc.request.id"]
+    (within,) = kept.named("of the application")
+    assert [one.name for one in kept.children(within)] == ["tools/list"]
+    (refused,) = [one for one in kept.of("caller") if one.name == "tools/call of Ann"]
+    assert (attributes(refused)["error.type"], refused.status.description) == ("-32602", None)
+
+
+async def test_a_client_whose_server_is_away_tells_so_in_its_span_and_one_without_traces_names_none(
+    user: Client, kept: Kept
+) -> None:
+    (nowhere,) = free_ports(1)
+    policy = Policy(request_seconds=0.5)
+    async with TaskClient(f"http://127.0.0.1:{nowhere}/mcp", traces=kept.traces("caller"), policy=policy) as client:
+        with pytest.raises(TransportError):
+            await client.discover()
+    assert {attributes(one)["error.type"] for one in kept.of("caller")} == {"TransportError"}
+    async with TaskClient(user.url) as client:
+        await client.discover()
+    await kept.until(lambda: bool(kept.of("bridge")))
+    (served,) = kept.of("bridge")
+    assert (served.name, served.parent) == ("server/discover", None)
