@@ -54,6 +54,7 @@ UNREAD: Final = {
     "ordinal",  # of batches whose rows come in the order of their items
     "tenant_id",  # of what fell due, for people who look by hand
     "one",  # of the ping
+    "member",  # of one row that is read as a value
     "pg_notify",
     "set_config",  # for the rest of a transaction
     "done",  # of what returns nothing
