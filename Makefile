@@ -167,7 +167,7 @@ stubs: install ## write stubs for TypeScript, Go and Java into proto/stubs
 
 .PHONY: stubs-test
 stubs-test: install ## let workers in TypeScript, Go and Java do real tasks
-	@$(BIN)/pytest tests/polyglot $(ARGS)
+	@$(BIN)/pytest -v tests/polyglot $(ARGS)
 
 # Its tools do not go with ours, so they have an environment of their own.
 K8S_TOOLS := .tenure/k8s-tools
@@ -182,7 +182,7 @@ k8s-tools: ## install what k8s-check needs besides, promtool, from Debian's pack
 
 .PHONY: k8s-check
 k8s-check: $(K8S_TOOLS)/.installed ## render the overlays of k8s/ and hold them to Kubernetes' schemas, checkov's rules and ours
-	@PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 $(K8S_TOOLS)/bin/pytest -c tests/k8s/pytest.ini tests/k8s $(ARGS)
+	@PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 $(K8S_TOOLS)/bin/pytest -v -c tests/k8s/pytest.ini tests/k8s $(ARGS)
 	@for overlay in k8s/overlays/*; do echo "checkov: $$overlay"; \
 	$(K8S_TOOLS)/bin/kubectl kustomize $$overlay > $(K8S_TOOLS)/rendered.yaml; \
 	$(K8S_TOOLS)/bin/checkov --config-file tests/k8s/checkov.yaml -f $(K8S_TOOLS)/rendered.yaml; done
@@ -201,7 +201,7 @@ image-tools: ## install what image-test needs, from Debian's packages (as root)
 
 .PHONY: image-test
 image-test: install ## build the images on a base of this machine's own and let them work (as root)
-	@$(BIN)/pytest tests/images $(ARGS)
+	@$(BIN)/pytest -v tests/images $(ARGS)
 
 .PHONY: pod-tools
 pod-tools: ## install what k8s-e2e needs besides, podman, from Debian's packages (as root)

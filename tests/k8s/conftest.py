@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,19 @@ def _render(folder: Path) -> tuple[Resource, ...]:
     command: list[str | Path] = [KUBECTL, "kustomize", folder]
     rendered = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return tuple(yaml.safe_load_all(rendered))
+
+
+def named(resource: Resource) -> str:
+    """Its kind and name."""
+    return f"{resource['kind']}/{resource['metadata']['name']}"
+
+
+def templates(resources: tuple[Resource, ...]) -> Iterator[tuple[str, Any]]:
+    """Name and pod template of whatever runs pods."""
+    for resource in resources:
+        spec = resource.get("spec", {})
+        if template := spec.get("jobTemplate", {}).get("spec", spec).get("template"):
+            yield named(resource), template
 
 
 @pytest.fixture(params=OVERLAYS)

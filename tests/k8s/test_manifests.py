@@ -10,25 +10,22 @@ from cloudcoil.models.cert_manager import v1 as cert_manager
 from cloudcoil.models.keda import v1alpha1 as keda
 from cloudcoil.models.prometheus_operator import v1 as prometheus
 
-from tests.k8s.conftest import K8S, TRACED, Resource, render
+from tests.k8s import models
+from tests.k8s.conftest import K8S, TRACED, Resource, named, render, templates
 
 VERSIONS = ("1.32.0", "1.37.0")
 """The oldest Kubernetes that is still supported, and the newest."""
-MODELS = {
+MODELS: dict[tuple[str, str], Any] = {
     ("cert-manager.io/v1", "Certificate"): cert_manager.Certificate,
     ("cert-manager.io/v1", "Issuer"): cert_manager.Issuer,
     ("keda.sh/v1alpha1", "ScaledObject"): keda.ScaledObject,
     ("monitoring.coreos.com/v1", "ServiceMonitor"): prometheus.ServiceMonitor,
     ("monitoring.coreos.com/v1", "PodMonitor"): prometheus.PodMonitor,
     ("monitoring.coreos.com/v1", "PrometheusRule"): prometheus.PrometheusRule,
+    ("postgresql.cnpg.io/v1", "Cluster"): models.Cluster,
+    ("gateway.networking.k8s.io/v1", "HTTPRoute"): models.HTTPRoute,
 }
-WITHOUT_MODEL = {("postgresql.cnpg.io/v1", "Cluster"), ("gateway.networking.k8s.io/v1", "HTTPRoute")}
-"""Custom resources of which no package has a model."""
-OURS = re.compile(r"tenure-(store|bridge|worker|migrate)")
-
-
-def named(resource: Resource) -> str:
-    return f"{resource['kind']}/{resource['metadata']['name']}"
+OURS = re.compile(r"Deployment/tenure-(store|bridge|worker)")
 
 
 def is_custom(resource: Resource) -> bool:
@@ -38,9 +35,8 @@ def is_custom(resource: Resource) -> bool:
 
 def pods(resources: tuple[Resource, ...]) -> Iterator[tuple[str, Any, Any]]:
     """Name, pod template and pod spec of whatever runs pods."""
-    for resource in resources:
-        if template := resource.get("spec", {}).get("template"):
-            yield named(resource), template, template["spec"]
+    for name, template in templates(resources):
+        yield name, template, template["spec"]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -53,12 +49,9 @@ def test_every_resource_is_one_of_kubernetes_to_the_letter(resources: tuple[Reso
 def test_every_custom_resource_is_as_its_model_says(resources: tuple[Resource, ...]) -> None:
     for resource in resources:
         if is_custom(resource):
-            kind = resource["apiVersion"], resource["kind"]
-            assert kind in MODELS or kind in WITHOUT_MODEL, kind
-            if kind in MODELS:
-                model = MODELS[kind].model_validate(resource)
-                again = model.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_unset=True)
-                assert again["spec"] == resource["spec"], f"{named(resource)} has what its model does not know"
+            model = MODELS[resource["apiVersion"], resource["kind"]].model_validate(resource)
+            again = model.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_unset=True)
+            assert again["spec"] == resource["spec"], f"{named(resource)} has what its model does not know"
 
 
 def test_pods_run_without_rights_that_they_do_not_need(resources: tuple[Resource, ...]) -> None:
@@ -93,7 +86,7 @@ def test_service_links_set_no_variables_of_ours(resources: tuple[Resource, ...])
 def test_liveness_asks_nobody_else(resources: tuple[Resource, ...]) -> None:
     for name, _, spec in pods(resources):
         for container in spec["containers"]:
-            if OURS.search(name) and "migrate" not in name:
+            if OURS.fullmatch(name):
                 for probe in ("livenessProbe", "startupProbe"):  # a node starts anew who fails one of them
                     assert container.get(probe, container["livenessProbe"])["httpGet"]["path"] == "/livez", f"{name} {probe}"
                 assert container["readinessProbe"]["httpGet"]["path"] == "/readyz", name
@@ -147,6 +140,8 @@ def test_every_config_and_claim_that_a_pod_mounts_is_there_or_is_told(resources:
     for resource in resources:
         if resource["kind"] == "Certificate":
             there.add(f"Secret/{resource['spec']['secretName']}")
+        if resource["kind"] == "Cluster":  # its operator makes it
+            there.add(f"Secret/{resource['metadata']['name']}-ca")
     for name, _, spec in pods(resources):
         wanted = set()
         for volume in spec.get("volumes", ()):
@@ -159,20 +154,26 @@ def test_every_config_and_claim_that_a_pod_mounts_is_there_or_is_told(resources:
                 if reference := one.get("valueFrom", {}).get("secretKeyRef"):
                     wanted.add(f"Secret/{reference['name']}")
         for each in wanted - there:
-            assert f"`{each.partition('/')[2]}`" in told, f"{name} needs {each}, and no one says so"
+            assert re.search(rf"[ `]{each.partition('/')[2]}[ `]", told), f"{name} needs {each}, and no one says so"
 
 
 def test_production_has_two_of_everything_spread_and_kept() -> None:
     resources = render("production")
+    scaled = {each["spec"]["scaleTargetRef"]["name"]: each["spec"] for each in resources
+              if each["kind"] in ("HorizontalPodAutoscaler", "ScaledObject")}  # fmt: skip
     kept = {each["spec"]["selector"]["matchLabels"]["app.kubernetes.io/name"] for each in resources
             if each["kind"] == "PodDisruptionBudget"}  # fmt: skip
     for resource in resources:
         if resource["kind"] == "Deployment":
-            assert resource["spec"]["replicas"] >= 2, named(resource)
-            assert resource["metadata"]["name"] in kept, named(resource)
-            if resource["metadata"]["name"] != "tenure-worker":
-                assert resource["spec"]["template"]["spec"]["topologySpreadConstraints"], named(resource)
-                assert resource["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"] == 0, named(resource)
+            name, spec = resource["metadata"]["name"], resource["spec"]
+            if name in scaled:
+                assert "replicas" not in spec, f"{name}: each apply would undo what its scaler did"
+            scaler = scaled.get(name, {})
+            assert scaler.get("minReplicas", scaler.get("minReplicaCount", spec.get("replicas"))) >= 2, name
+            assert name in kept, name
+            keys = {one["topologyKey"] for one in spec["template"]["spec"]["topologySpreadConstraints"]}
+            assert keys == {"topology.kubernetes.io/zone", "kubernetes.io/hostname"}, name
+            assert spec["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}, name
     (service,) = [each for each in resources if named(each) == "Service/tenure-store"]
     assert service["spec"]["clusterIP"] == "None", "gRPC's clients must see every store"
 
@@ -182,7 +183,7 @@ def test_traces_are_on_everywhere_and_reach_their_collector_and_nobody_else() ->
     (settings,) = [each for each in resources if named(each) == "ConfigMap/tenure-traces"]
     for name, _, spec in pods(resources):
         (container, *_) = spec["containers"]
-        wanted = [{"configMapRef": {"name": "tenure-traces"}}] if OURS.search(name) and "migrate" not in name else []
+        wanted = [{"configMapRef": {"name": "tenure-traces"}}] if OURS.fullmatch(name) else []
         assert container.get("envFrom", []) == wanted, name
         on = [one["value"] for one in container.get("env", ()) if one["name"].endswith("_TRACES")]
         assert on == (["true"] if name in ("Deployment/tenure-store", "Deployment/tenure-bridge") else []), name
@@ -222,6 +223,23 @@ def test_a_pod_that_goes_serves_on_while_it_leaves_the_endpoints() -> None:
         pauses = [float(value) for key, value in variables.items() if key.endswith("_DRAIN_PAUSE_SECONDS")]
         assert len(pauses) == (1 if re.search(r"Deployment/tenure-(store|bridge)", name) else 0), name
         assert all(pause >= 2 * spec["containers"][0]["readinessProbe"]["periodSeconds"] for pause in pauses), name
+
+
+def test_who_asks_postgres_knows_it_by_its_authority_and_cannot_read_the_key() -> None:
+    asking = {"Deployment/tenure-store", "Job/tenure-migrate", "CronJob/tenure-epoch-keep", "CronJob/tenure-epoch-bump"}
+    for name, _, spec in pods(render("production")):
+        mounted = {one["name"]: one["mountPath"] for one in spec["containers"][0].get("volumeMounts", ())}
+        secrets = {one["name"]: one["secret"] for one in spec.get("volumes", ()) if "secret" in one}
+        assert ("postgres-ca" in mounted) == (name in asking), name
+        if name in asking:
+            assert mounted["postgres-ca"] == "/etc/tenure/postgres"
+            assert secrets["postgres-ca"]["items"] == [{"key": "ca.crt", "path": "ca.crt"}], name
+
+
+def test_what_an_operator_runs_waits_for_him() -> None:
+    for resource in render("production"):
+        if resource["kind"] == "CronJob":
+            assert resource["spec"]["suspend"] is True, named(resource)
 
 
 def test_every_alarm_has_its_entry_in_the_runbook() -> None:

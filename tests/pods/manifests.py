@@ -24,6 +24,7 @@ LEFT_OUT: Final = {
     "Service": "its name is an alias of its pods in the network's DNS, which answers with all of them, as a headless one does",
     "NetworkPolicy": "podman has no counterpart: in the network all reach each other, and nobody outside of this machine does",
     "PodDisruptionBudget": "nothing evicts pods here",
+    "CronJob": "it is suspended, and for an operator to run",
 }
 NOT_FOR_PODMAN: Final = {
     "livenessProbe": "podman would run it in the container, with a shell and curl",

@@ -82,13 +82,17 @@ def test_what_is_installed_is_an_extra() -> None:
 
 def test_what_kubectl_is_told_to_apply_and_to_reach_is_there() -> None:
     asked = [shlex.split(command) for _, command in COMMANDS if command.startswith("kubectl ")]
-    applied = [words[words.index("-k") + 1] for words in asked if "apply" in words]
+    applied = [words[words.index("-k") + 1] for words in asked if "apply" in words and "-k" in words]
     assert {(ROOT / folder / "kustomization.yaml").exists() for folder in applied} == {True}
+    assert {(ROOT / words[words.index("-f") + 1]).exists() for words in asked if "-f" in words} == {True}
     (forward,) = [words for words in asked if "port-forward" in words]
     overlay = yaml.safe_load((ROOT / "k8s" / "overlays" / "dev" / "kustomization.yaml").read_text())
     assert forward[forward.index("-n") + 1] == overlay["namespace"]
     (kind, _, name), port = forward[-2].partition("/"), int(forward[-1])
     resources = [one for path in (ROOT / "k8s" / "base").glob("*.yaml") for one in yaml.safe_load_all(path.read_text()) if one]
+    there = {(one["kind"].lower(), one["metadata"]["name"]) for one in resources if "metadata" in one}
+    named = {found for words in asked for found in re.findall(r"\b(job|cronjob|deploy(?:ment)?)/([\w-]+)", " ".join(words))}
+    assert {("deployment" if kind == "deploy" else kind, which) for kind, which in named} <= there
     (deployment,) = [one for one in resources if one["kind"] == "Deployment" and one["metadata"]["name"] == name]
     assert kind == "deploy"
     ports = [one["containerPort"] for one in deployment["spec"]["template"]["spec"]["containers"][0]["ports"]]

@@ -6,6 +6,7 @@ from typing import Final
 
 import asyncpg
 import pytest
+import yaml
 
 from store_service.db import migrate as migrations
 from store_service.db.migrate import Migration, SchemaError, check_schema, keep_epoch, list_migrations, migrate
@@ -14,6 +15,7 @@ from tests.conftest import serving
 from tests.databases import database_at
 from tests.store.builders import complete, create_and_lease
 
+ROOT: Final = Path(__file__).parents[3]
 ROLES: Final = ("tenure_app", "tenure_scheduler", "tenure_governance", "tenure_metrics", "tenure_mover")
 GOVERNED: Final = """
 SELECT pg_get_functiondef(p.oid) FROM pg_proc p JOIN pg_roles r ON r.oid = p.proowner
@@ -72,3 +74,16 @@ async def test_an_owner_who_is_no_superuser_migrates_now_and_later_and_a_member_
     later = Migration(9_000, "pre", "later", function)
     monkeypatch.setattr(migrations, "list_migrations", lambda known=list_migrations: [*known(), later])
     assert await migrate(owner) == [later]
+
+
+async def test_the_postgres_of_the_overlay_lets_its_owner_migrate_and_its_login_serve(server: EmbeddedPostgres) -> None:
+    cluster = yaml.safe_load((ROOT / "k8s" / "components" / "postgres-cnpg" / "cluster.yaml").read_text())["spec"]
+    begin, (role,) = cluster["bootstrap"]["initdb"], cluster["managed"]["roles"]
+    owner = begin["owner"]
+    await execute(server.dsn, f"CREATE ROLE {owner} LOGIN PASSWORD '{owner}'", f"CREATE DATABASE work OWNER {owner}")
+    work = database_at(server.dsn, "work")
+    await execute(work, *begin["postInitApplicationSQL"])
+    await execute(work, f"CREATE ROLE served LOGIN PASSWORD 'served' IN ROLE {', '.join(role['inRoles'])}")
+    assert len(await migrate(login(work, owner))) == len(list_migrations())
+    async with serving(login(work, "served")) as stubs:
+        await stubs.leases.CompleteTask(complete((await create_and_lease(stubs)).lease))
