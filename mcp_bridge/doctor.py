@@ -127,7 +127,12 @@ async def _examine_tenant(tenants: TenantStore, tenant: str, routes: Iterable[Ro
     try:
         answer = await tenants.list_registrations(tenants_pb2.ListRegistrationsRequest(tenant_id=tenant))
     except StoreError as error:
-        yield wrong(f"tenant {tenant}", f"the store does not let this bridge read it: {error}", "see the store's policy file")
+        if error.reason == "TENANT_MOVED":
+            cure = "see `tenure-store doctor` there: let the move end, or take it back; then name its cell in the route file"
+            yield wrong(f"tenant {tenant}", "it moves to another cell, or has moved, and is refused in this one", cure)
+        else:
+            text = f"the store does not let this bridge read it: {error}"
+            yield wrong(f"tenant {tenant}", text, "see the store's policy file")
         return
     asked = {(one.workflow, one.workflow_version): one.asked_at.ToDatetime(UTC) for one in answer.registrations}
     now, is_well = datetime.now(UTC), True

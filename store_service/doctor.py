@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from store_service.config import Config
-from store_service.db.diagnosis import DatabaseFacts, DatabaseUnreachable, read_facts
+from store_service.db.diagnosis import DatabaseFacts, DatabaseUnreachable, RoleFacts, read_facts
 from store_service.model.moves import MoveState, UnfinishedMove
 from store_service.rpc.encryption import read_tls_files
 from store_service.rpc.policy import PolicyError, read_policy
@@ -54,7 +54,8 @@ def judge_database(facts: DatabaseFacts, *, pool_size: int) -> Iterator[Finding]
         what, _, cure = facts.schema_trouble.partition("; ")
         yield wrong("schema", what, cure)
     else:
-        yield well("schema", "as this version needs it, with its roles and the database's own clock")
+        yield well("schema", "as this version needs it, with the database's own clock")
+    yield _judge_roles(facts.roles)
 
     if off := [name for name in facts.switched_off if name != "autovacuum"]:
         yield wrong("durability", f"{', '.join(off)} is off: what was acknowledged can be lost", "set it to on")
@@ -79,6 +80,22 @@ def judge_database(facts: DatabaseFacts, *, pool_size: int) -> Iterator[Finding]
     yield _judge_connections(facts, pool_size + 1)
     yield _judge_vacuum(facts)
     yield from _judge_moves(facts.moves)
+
+
+def _judge_roles(roles: RoleFacts) -> Finding:
+    if roles.missing:
+        return wrong(
+            "roles", f"{', '.join(roles.missing)}: not there", "run `tenure-store migrate` as one who may create roles"
+        )
+    if not roles.is_store:
+        cure = f'an administrator runs: GRANT tenure_app TO "{roles.login}"'
+        return wrong("roles", f"{roles.login} is no member of tenure_app, so it may not act as the store", cure)
+    if roles.is_above_rows:
+        text = f"{roles.login} may see every row: whoever learns its password may, too"
+        return doubtful(
+            "roles", text, "let the store log in as a role of its own that is a member of tenure_app and nothing else"
+        )
+    return well("roles", f"{roles.login} may act as the store")
 
 
 def _judge_connections(facts: DatabaseFacts, wanted: int) -> Finding:

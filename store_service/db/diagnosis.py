@@ -23,6 +23,19 @@ class DatabaseUnreachable(Exception):  # noqa: N818 (it says what is)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RoleFacts:
+    """Who connects, and what it may be."""
+
+    login: str
+    is_above_rows: bool
+    """It is bound to no row-level security, as a superuser."""
+    missing: tuple[str, ...]
+    """Of the roles that `migrate` makes, those that are not there."""
+    is_store: bool
+    """It may act as the store."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DatabaseFacts:
     """A database as it stands."""
 
@@ -37,6 +50,7 @@ class DatabaseFacts:
     ahead_seconds: float
     """How far this machine's clock is ahead of the database's."""
     schema_trouble: str | None
+    roles: RoleFacts
     hints_trouble: str | None
     snapshot_seconds: float
     """How long the oldest transaction holds back vacuum."""
@@ -57,6 +71,7 @@ async def read_facts(dsn: str, *, allow_test_clock: bool) -> DatabaseFacts:
         server = await connection.fetchrow(queries["read_server"])
         after = datetime.now(UTC)
         horizon = await connection.fetchrow(queries["read_horizon"])
+        roles = await connection.fetchrow(queries["read_roles"])
         moves = await _moves(connection, queries["read_moves"])
     finally:
         await connection.close()
@@ -69,6 +84,12 @@ async def read_facts(dsn: str, *, allow_test_clock: bool) -> DatabaseFacts:
         stores=server["stores"],
         ahead_seconds=(before + (after - before) / 2 - server["now"]).total_seconds(),
         schema_trouble=await _schema_trouble(dsn, allow_test_clock=allow_test_clock),
+        roles=RoleFacts(
+            login=roles["login"],
+            is_above_rows=roles["is_above_rows"],
+            missing=tuple(roles["missing"]),
+            is_store=roles["is_store"],
+        ),
         hints_trouble=await _hints_trouble(dsn),
         snapshot_seconds=max(horizon["snapshot_seconds"], horizon["prepared_seconds"]),
         idle_slots=horizon["idle_slots"],

@@ -9,6 +9,14 @@ SELECT current_setting('server_version_num')::int AS version, pg_is_in_recovery(
        (SELECT count(*)::int FROM pg_stat_activity WHERE application_name = 'tenure-wakeups') AS stores,
        clock_timestamp() AS now
 
+-- name: read_roles
+-- Who connects, whether as more than it needs, and which of the store's roles it may not act as, or are not there.
+SELECT r.rolname AS login, r.rolsuper OR r.rolbypassrls AS is_above_rows,
+       ARRAY(SELECT n FROM unnest(ARRAY['tenure_app', 'tenure_scheduler', 'tenure_governance', 'tenure_metrics', 'tenure_mover']) n
+             WHERE to_regrole(n) IS NULL) AS missing,
+       coalesce(pg_has_role(r.rolname, to_regrole('tenure_app'), 'MEMBER'), false) AS is_store
+FROM pg_roles r WHERE r.rolname = current_user
+
 -- name: read_moves
 -- $1 most tenants
 SELECT tenant_id, state, since_ms, attended FROM tenure.moves_under_way($1)

@@ -6,14 +6,18 @@ from pathlib import Path
 
 import pytest
 import yaml
+from cryptography import x509
 
 from mcp_bridge.config import Config
 from mcp_bridge.doctor import examine
+from store_service.dev_certs import make_authority, make_dev_certs
 from store_service.telemetry.findings import Verdict
 from tests.conftest import Stubs
+from tests.databases import Databases
 from tests.pair import free_ports
 from tests.security.authorization_server import Codes, authorization_server
-from tests.store.builders import claim
+from tests.store.builders import claim, create
+from tests.store.moving import move
 
 ROUTES = """
 version: 1
@@ -86,6 +90,16 @@ async def test_each_tenant_is_looked_for_in_its_cell(config: Config, store: Stub
     ]
 
 
+async def test_a_tenant_that_moved_is_told_as_such(config: Config, store: Stubs, dsn: str, databases: Databases) -> None:
+    await create(store, tenant_id="dev")
+    there = await databases.take()
+    await move(dsn, there, tenant_id="dev")
+    assert (await told(config))[-1] == (
+        "tenant dev", Verdict.WRONG, "it moves to another cell, or has moved, and is refused in this one",
+    )  # fmt: skip
+    await databases.give_back(there)
+
+
 async def test_an_issuer_is_asked_for_its_keys_and_its_metadata(config: Config, codes: Codes, tmp_path: Path) -> None:
     file = tmp_path / "issuers.yaml"
 
@@ -100,3 +114,17 @@ async def test_an_issuer_is_asked_for_its_keys_and_its_metadata(config: Config, 
     assert await judged(codes.issuer.removesuffix("/"), jwks) == [Verdict.WELL, Verdict.WRONG]
     (nowhere,) = free_ports(1)
     assert await judged(f"http://127.0.0.1:{nowhere}", jwks) == [Verdict.WELL, Verdict.DOUBTFUL]
+
+
+async def test_the_certificates_towards_the_store_are_looked_at(config: Config, tmp_path: Path) -> None:
+    make_dev_certs(tmp_path)
+    ca, certificate, key = (str(tmp_path / file) for file in ("ca.crt", "bridge.crt", "bridge.key"))
+    secure = replace(config, store_ca=ca, store_certificate=certificate, store_key=key)
+
+    async def judged() -> dict[str, Verdict]:
+        found = {subject: verdict for subject, verdict, _ in await told(secure)}
+        return {subject: verdict for subject, verdict in found.items() if subject.startswith("TENURE_BRIDGE_STORE")}
+
+    assert await judged() == {"TENURE_BRIDGE_STORE_CA": Verdict.WELL, "TENURE_BRIDGE_STORE_CERTIFICATE": Verdict.WELL}
+    make_authority(tmp_path).issue(tmp_path, "bridge", [x509.DNSName("bridge")], days=-1)
+    assert (await judged())["TENURE_BRIDGE_STORE_CERTIFICATE"] is Verdict.WRONG

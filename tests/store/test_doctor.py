@@ -8,19 +8,22 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from uuid import uuid4
 
 import asyncpg
 import pytest
 from cryptography import x509
 
 from store_service.config import Config
-from store_service.db.diagnosis import DatabaseFacts, read_facts
+from store_service.db.diagnosis import DatabaseFacts, RoleFacts, read_facts
 from store_service.dev_certs import make_authority, make_dev_certs
 from store_service.doctor import examine, judge_database
 from store_service.model.moves import MoveState, UnfinishedMove
 from store_service.telemetry.findings import Verdict
 from tests.pair import free_ports
 
+ROLES = RoleFacts(login="tenure", is_above_rows=False, missing=(), is_store=True)
 WELL = DatabaseFacts(
     version=(16, 4),
     is_replica=False,
@@ -30,6 +33,7 @@ WELL = DatabaseFacts(
     stores=1,
     ahead_seconds=0.01,
     schema_trouble=None,
+    roles=ROLES,
     hints_trouble=None,
     snapshot_seconds=0.5,
     idle_slots=0,
@@ -63,6 +67,22 @@ async def test_a_clock_that_a_test_moved_and_a_schema_that_lacks_a_step_are_wron
     assert text == "the schema lacks 1 migrations"
 
 
+async def test_who_connects_is_told_what_it_may_not_be(dsn: str, database: asyncpg.Connection) -> None:
+    login = f"login_{uuid4().hex}"
+    await database.execute(f"CREATE ROLE {login} LOGIN PASSWORD 'x'")
+    try:
+        parts = urlsplit(dsn)
+        theirs = parts._replace(netloc=f"{login}:x@{parts.hostname}:{parts.port}").geturl()
+        found = await verdicts(Config(dsn=theirs, allow_test_clock=True))
+        assert found["roles"][::2] == (Verdict.WRONG, f'an administrator runs: GRANT tenure_app TO "{login}"')
+        assert "moves" not in found, "it may not see them"
+        await database.execute(f"GRANT tenure_app TO {login}")
+        found = await verdicts(Config(dsn=theirs, allow_test_clock=True))
+        assert [found[name][0] for name in ("schema", "roles", "moves", "hints")] == [Verdict.WELL] * 4
+    finally:
+        await database.execute(f"DROP ROLE {login}")
+
+
 async def test_an_open_transaction_is_seen(dsn: str, database: asyncpg.Connection) -> None:
     async with database.transaction(isolation="repeatable_read"):
         await database.fetchval("SELECT count(*) FROM tenure.tenant")
@@ -85,6 +105,9 @@ async def test_an_open_transaction_is_seen(dsn: str, database: asyncpg.Connectio
         ({"used": 90, "stores": 0}, "pool", Verdict.WRONG),
         ({"snapshot_seconds": 4_000.0}, "vacuum", Verdict.DOUBTFUL),
         ({"idle_slots": 2}, "vacuum", Verdict.DOUBTFUL),
+        ({"roles": replace(ROLES, missing=("tenure_app",), is_store=False)}, "roles", Verdict.WRONG),
+        ({"roles": replace(ROLES, is_store=False)}, "roles", Verdict.WRONG),
+        ({"roles": replace(ROLES, is_above_rows=True)}, "roles", Verdict.DOUBTFUL),
         ({"moves": (UnfinishedMove("acme", MoveState.FROZEN, 7.0, False),)}, "tenant acme", Verdict.WRONG),
         ({"moves": (UnfinishedMove("acme", MoveState.FROZEN, 7.0, True),)}, "tenant acme", Verdict.DOUBTFUL),
         ({"moves": (UnfinishedMove("acme", MoveState.DRAINING, 7.0, True),)}, None, Verdict.WELL),
