@@ -235,7 +235,7 @@ class Store:
             registry=registry,
         )
         tasks = Tasks(rows, wakeups, batches, cancel_grace_ms=grace_ms)
-        leases = Leases(LeaseRows(database), rows, chores, wakeups, batches, registrations=registrations)
+        leases = Leases(LeaseRows(database), rows, chores, wakeups, batches, registrations=registrations, registry=registry)
         watches = Watches(rows, wakeups, registry)
 
         check_rules()
@@ -248,7 +248,7 @@ class Store:
         server = grpc.aio.server(interceptors=[*traced, *reaching, Calls(registry), *guards], options=options)
         servicer = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
-        waits = Waits(WaitRows(database), tasks, wakeups, batches)
+        waits = Waits(WaitRows(database), tasks, wakeups, batches, registry=registry)
         budgets = Budgets(budget_rows)
         explanations = Explanations(explanation_rows, registrations)
         tasks_pb2_grpc.add_TaskServiceServicer_to_server(TaskService(tasks, waits, watches, explanations), server)

@@ -14,7 +14,7 @@ from typing import Final, Generic, TypeVar
 
 import asyncpg
 import structlog
-from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from store_service.db.fault_points import reaching_batch
 from store_service.db.leaving import to_its_end
@@ -37,8 +37,8 @@ MOST_WAITING: Final = 10_000
 
 
 class BatchMetrics:
-    """How large the batches are, by operation, and how long calls wait for theirs; with traces, whose they are; and, in tests,
-    the points that each reaches. Without `batching` each single call has a statement of its own."""
+    """How large the batches are, by operation, how long calls wait for theirs, and what is refused; with traces, whose they
+    are; and, in tests, the points that each reaches. Without `batching` each single call has a statement of its own."""
 
     def __init__(
         self,
@@ -58,6 +58,10 @@ class BatchMetrics:
         self.wait_seconds = Histogram(
             "tenure_store_batch_wait_seconds", "Longest time that a call waited for its statement to begin.", ["operation"],
             registry=registry, buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.5),
+        )  # fmt: skip
+        self.refused = Counter(
+            "tenure_store_refused_items", "Items that were refused, alone or in a batch.", ["operation", "reason"],
+            registry=registry,
         )  # fmt: skip
 
 
@@ -100,6 +104,7 @@ class Batcher(Generic[Item, Outcome]):
         self._batching = metrics.batching
         self._items = metrics.items.labels(name)
         self._wait_seconds = metrics.wait_seconds.labels(name)
+        self._refused = metrics.refused
         self._traces = metrics.traces
         self._waiting: Turns[Item, Outcome] = Turns(key, size)
         self._running: dict[asyncio.Task[None], _Statement] = {}
@@ -126,7 +131,11 @@ class Batcher(Generic[Item, Outcome]):
 
     async def run(self, items: Sequence[Item]) -> list[Outcome | Refusal]:
         """Runs a caller's own batch: an outcome for each item, in their order. All of it is run although its caller leaves."""
-        return await to_its_end(self._run_waves(items))
+        outcomes = await to_its_end(self._run_waves(items))
+        for outcome in outcomes:
+            if isinstance(outcome, Refusal):
+                self._refused.labels(self._name, outcome.reason).inc()
+        return outcomes
 
     async def _run_waves(self, items: Sequence[Item]) -> list[Outcome | Refusal]:
         outcomes: dict[int, Outcome | Refusal] = {}
@@ -178,6 +187,7 @@ class Batcher(Generic[Item, Outcome]):
                 if call.answer.done():
                     continue
                 if isinstance(outcome, Refusal):
+                    self._refused.labels(self._name, outcome.reason).inc()
                     call.answer.set_exception(outcome)
                 else:
                     call.answer.set_result(outcome)

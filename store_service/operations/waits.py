@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from uuid import uuid4
 
+from prometheus_client import CollectorRegistry, Counter
+
 from store_service.db.batch import Batcher, BatchMetrics
 from store_service.db.waits import WaitRows
 from store_service.db.wakeups import Wakeups, tells
@@ -18,10 +20,17 @@ from store_service.operations.tasks import Tasks
 class Waits:
     """Suspensions and what ends them."""
 
-    def __init__(self, rows: WaitRows, tasks: Tasks, wakeups: Wakeups, metrics: BatchMetrics) -> None:
+    def __init__(
+        self, rows: WaitRows, tasks: Tasks, wakeups: Wakeups, metrics: BatchMetrics, *, registry: CollectorRegistry
+    ) -> None:
         self._rows = rows
         self._tasks = tasks
         self._wakeups = wakeups
+        self._signals = Counter(
+            "tenure_store_signals", "Signals that were published, by where they stood then.", ["state"], registry=registry
+        )
+        for state in SignalState:
+            self._signals.labels(state.lower())
         self._suspend = Batcher[Suspend, list[str]](
             "suspend_tasks",
             self._suspend_batch,
@@ -58,6 +67,8 @@ class Waits:
             case state:
                 self._wakeups.wake_lanes(row["opened"])
                 self._wakeups.wake_tasks([signal.ref.task_id])
+                if not row["replayed"]:
+                    self._signals.labels(state.lower()).inc()
                 return Published(SignalState(state), row["replayed"])
 
     async def get_signal(self, tenant_id: str, signal_id: str) -> SignalFacts:

@@ -140,7 +140,7 @@ async def test_claims_find_what_the_chore_had_in_hand_while_they_looked() -> Non
     hints: Any = wakeups()
     chores = Chores(rows, hints, rows, rows, snapshot_seconds=hints.stop, cancel_grace_ms=1, max_crashes=1, registry=registry)
     heard: Any = SimpleNamespace(waiting=hints.waiting, pass_on=hints.pass_on, wake_tasks=lambda _: None)
-    leases = Leases(rows, rows, chores, heard, BatchMetrics(registry), registrations=rows)
+    leases = Leases(rows, rows, chores, heard, BatchMetrics(registry), registrations=rows, registry=registry)
     chore = asyncio.create_task(chores.promote_due())
     await begun.wait()
     wanted = Claim(

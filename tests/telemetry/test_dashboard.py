@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -17,12 +18,9 @@ MONITORING = ROOT / "k8s" / "components" / "monitoring"
 
 
 def exported(*ports: int) -> dict[str, str]:
-    """Each sample's family, and of families without samples all the names that theirs could have."""
-    kinds: dict[str, str] = {}
-    for port in ports:
-        for family in text_string_to_metric_families(metrics_at(port)):
-            kinds[family.name] = family.type
-    return kinds
+    """The kind of each family, but for those that tell since when another one counts."""
+    families = [family for port in ports for family in text_string_to_metric_families(metrics_at(port))]
+    return {family.name: family.type for family in families if not family.name.endswith("_created")}
 
 
 def samples(kinds: dict[str, str]) -> set[str]:
@@ -31,15 +29,21 @@ def samples(kinds: dict[str, str]) -> set[str]:
     return {f"{name}{end}" for name, kind in kinds.items() for end in ends.get(kind, ("",))}
 
 
-def queries() -> list[str]:
-    """What graphs and alarms ask Prometheus."""
+def graphs() -> list[str]:
+    """What graphs ask Prometheus."""
     dashboard = json.loads((MONITORING / "dashboard.json").read_text())
-    asked = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
+    return [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
+
+
+def alarms() -> dict[str, str]:
+    """What each alarm asks it."""
     rules = yaml.safe_load((MONITORING / "rules.yaml").read_text())["spec"]["groups"]
-    return [*asked, *(rule["expr"] for group in rules for rule in group["rules"])]
+    return {rule["alert"]: rule["expr"] for group in rules for rule in group["rules"]}
 
 
-async def test_every_series_that_graphs_and_alarms_look_at_is_exported_by_a_running_service(dsn: str, tmp_path: Path) -> None:
+@pytest.fixture
+async def kinds(dsn: str, tmp_path: Path) -> dict[str, str]:
+    """What a store, a bridge and a worker export, with everything on that is measured."""
     archive = tmp_path / "archive"
     archive.mkdir()
     (tmp_path / "routes.yaml").write_text(ROUTES)
@@ -55,7 +59,16 @@ async def test_every_series_that_graphs_and_alarms_look_at_is_exported_by_a_runn
 
         async with worker:
             assert worker.admin_port is not None
-            kinds = exported(store.admin_port, bridge.admin_port, worker.admin_port)
-    asked = {name for query in queries() for name in re.findall(r"\btenure_[a-z_]+", query)}
+            return exported(store.admin_port, bridge.admin_port, worker.admin_port)
+
+
+def test_every_series_that_graphs_and_alarms_look_at_is_exported_by_a_running_service(kinds: dict[str, str]) -> None:
+    asked = {name for query in [*graphs(), *alarms().values()] for name in re.findall(r"\btenure_[a-z_]+", query)}
     assert len(asked) > 25
     assert asked - samples(kinds) == set()
+
+
+def test_what_the_contract_has_counted_is_exported_and_what_is_exported_stands_in_its_table(kinds: dict[str, str]) -> None:
+    table = yaml.safe_load((ROOT / "tests" / "telemetry" / "figures.yaml").read_text())
+    named = [name for names in table.values() for name in names]
+    assert sorted(named) == sorted(name for name in kinds if name.startswith("tenure_"))
