@@ -54,8 +54,16 @@ def test_the_translation_has_every_block_every_link_and_every_name() -> None:
     translated = (ROOT / "README.zh-CN.md").read_text()
     assert re.findall(r"```.*?```", translated, re.DOTALL) == re.findall(r"```.*?```", README, re.DOTALL)
     assert re.findall(r"^#+ ", translated, re.MULTILINE) == re.findall(r"^#+ ", README, re.MULTILINE)
+    assert [row.count(" | ") for row in rows(translated)] == [row.count(" | ") for row in rows(README)]
+    for ours, theirs in zip(rows(README), rows(translated), strict=True):
+        assert parts(theirs, r"`([^`]+)`") == parts(ours, r"`([^`]+)`"), ours
     assert parts(translated, r"\]\(([^)]+)\)") == parts(README, r"\]\(([^)]+)\)") - {"README.zh-CN.md"}
     assert parts(translated, r"`([^`]+)`") == parts(README, r"`([^`]+)`")
+
+
+def rows(text: str) -> list[str]:
+    """The rows of all tables."""
+    return re.findall(r"^\|.*$", text, re.MULTILINE)
 
 
 def parts(text: str, pattern: str) -> set[str]:
