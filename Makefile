@@ -177,7 +177,7 @@ $(K8S_TOOLS)/.installed: tests/k8s/requirements.txt | install
 	@touch $@
 
 .PHONY: k8s-tools
-k8s-tools: ## install what k8s-check needs besides, promtool, from Debian's packages (as root)
+k8s-tools: ## install what k8s-check needs besides, Prometheus and its promtool, from Debian's packages (as root)
 	@apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -yqq --no-install-recommends prometheus >/dev/null
 
 .PHONY: k8s-check
