@@ -1,4 +1,4 @@
-"""`tenure-store` for operators: retention | tombstones | holds | archive | purge. Exit codes are in `EPILOG` and the README."""
+"""`tenure-store` for operators: task | retention | tombstones | holds | archive | purge. Exit codes: `EPILOG`."""
 
 import argparse
 import asyncio
@@ -11,7 +11,7 @@ import grpc
 
 from store_service.archive.errors import ArchiveError
 from store_service.client.errors import StoreError
-from store_service.operator import archive, holds, purges, retention, tombstones
+from store_service.operator import archive, holds, purges, retention, tasks, tombstones
 from store_service.operator.connection import Connection, tls_of
 from store_service.operator.display import Display
 from store_service.operator.leases import Busy
@@ -28,7 +28,7 @@ EPILOG: Final = (
     "exit codes: 0 done, 1 something is missing or was changed, 2 usage, 4 refused, 5 no such thing, 7 the store was not "
     "reached, 8 the archive failed"
 )
-COMMANDS: Final = frozenset({"retention", "tombstones", "holds", "archive", "purge"})
+COMMANDS: Final = frozenset({"task", "retention", "tombstones", "holds", "archive", "purge"})
 Action = Callable[[Connection, argparse.Namespace, Display], Awaitable[int]]
 
 
@@ -36,6 +36,7 @@ def add_commands(commands: Any, environment: Mapping[str, str]) -> None:
     """Adds the commands of operators to those of `tenure-store`."""
     usual: dict[str, Any] = {"parents": [_connected(environment)], "allow_abbrev": False, "epilog": EPILOG}
     for name, text, module in (
+        ("task", "why a task is where it is", tasks),
         ("retention", "remove what is over, and see what is left to remove", retention),
         ("tombstones", "what became of tasks that were removed", tombstones),
         ("holds", "keep a task, or its tombstone", holds),

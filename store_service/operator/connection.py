@@ -6,7 +6,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from taskstore.v1 import retention_pb2_grpc
+from taskstore.v1 import retention_pb2_grpc, tasks_pb2_grpc
 
 from store_service.client.calls import Method, call
 from store_service.client.channel import open_channel
@@ -26,6 +26,7 @@ class Connection:
 
     def __init__(self, address: str, tls: Tls | None, principal: str) -> None:
         self._channel = open_channel(address, tls)
+        self.tasks = tasks_pb2_grpc.TaskServiceStub(self._channel)
         self.retention = retention_pb2_grpc.RetentionServiceStub(self._channel)
         self.governance = retention_pb2_grpc.GovernanceServiceStub(self._channel)
         self.principal = principal

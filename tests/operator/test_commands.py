@@ -12,7 +12,7 @@ from store_service.operator.connection import Connection
 from store_service.operator.display import Display
 from tests.conftest import Clock, Stubs
 from tests.operator.conftest import Operator
-from tests.store.builders import DAY_MS, cancel, create
+from tests.store.builders import DAY_MS, cancel, create, lease
 
 DAY: Final = 86_400.0
 TENANT: Final = ("--tenant", "acme")
@@ -209,3 +209,12 @@ def test_progress_is_written_over_on_a_terminal_and_nowhere_else() -> None:
     Display(as_json=True, out=out, err=file).progress("acme: 100 removed")
     assert file.getvalue() == ""
     assert out.getvalue() == '{"tenant_id": "acme"}\n'
+
+
+async def test_an_operator_is_told_which_worker_has_a_task(store: Stubs, operator: Operator) -> None:
+    await create(store, tenant_id="acme")
+    held = (await lease(store, worker_id="reports-7")).lease
+    assert await operator.does("task", "why", "--tenant", "acme", held.task_id) == 0
+    assert (operator.row["cause"], operator.row["worker_id"]) == ("RUNNING", "reports-7")
+    assert operator.row["text"].startswith("A worker is at it since ")
+    assert await operator.does("task", "why", "--tenant", "globex", held.task_id) == 5

@@ -34,6 +34,7 @@ async def test_the_walk_through_runs_from_the_removal_to_the_evidence(store: Stu
 def test_every_command_and_every_exit_code_is_told() -> None:
     told = {tuple(line.split()[1:3]) for line in COMMANDS if line.startswith("tenure-store")}
     assert told == {
+        ("task", "why"),
         ("retention", "run"), ("retention", "status"), ("tombstones", "list"), ("tombstones", "show"), ("tombstones", "verify"),
         ("holds", "place"), ("holds", "release"), ("holds", "list"), ("archive", "export"), ("archive", "verify"),
         ("purge", "prepare"), ("purge", "inbox"), ("purge", "approve"), ("purge", "execute"), ("purge", "evidence"),
