@@ -3,12 +3,14 @@
 import re
 
 import asyncpg
+import grpc
 import pytest
+from taskstore.v1 import leases_pb2, tasks_pb2, types_pb2
 
 from store_service.operations import chores
 from tests.conftest import Clock, Stubs, store_on
 from tests.pair import metrics_at
-from tests.store.builders import claim, create, until
+from tests.store.builders import TENANT, cancel, checkpoint, claim, create, create_and_lease, refusal_in, until
 
 
 def figures(stubs: Stubs) -> dict[str, float]:
@@ -62,3 +64,47 @@ async def test_a_transaction_that_stays_open_is_told(
 
     await until(is_over, "it is told that it ended")
     await running.stop()
+
+
+def counted(stubs: Stubs, series: str) -> float:
+    """One series, which is 0 before anything was counted."""
+    found = re.search(rf"^{re.escape(series)} (\S+)$", metrics_at(stubs.admin_port), re.MULTILINE)
+    return float(found[1]) if found else 0.0
+
+
+async def test_checkpoints_that_another_wrote_are_counted_whether_they_came_alone_or_in_a_batch(store: Stubs) -> None:
+    held = (await create_and_lease(store)).lease
+    await store.leases.AppendCheckpoint(checkpoint(held))
+    with pytest.raises(grpc.aio.AioRpcError):
+        await store.leases.AppendCheckpoint(checkpoint(held, revision=5))
+    items = leases_pb2.AppendCheckpointsRequest(items=[checkpoint(held, revision=6)])
+    await store.leases.AppendCheckpoints(items)
+    reason = refusal_in((await store.leases.AppendCheckpoints(items)).items[0].refused).reason
+    assert counted(store, f'tenure_store_refused_items_total{{operation="append_checkpoints",reason="{reason}"}}') == 3
+
+
+async def test_signals_are_counted_by_where_they_stood_each_once(store: Stubs) -> None:
+    waiting = await create(store)
+    signal = tasks_pb2.PublishSignalRequest(
+        tenant_id=TENANT, signal_id="early", task_id=waiting.task_id, name="go", payload=types_pb2.Payload(data=b"1")
+    )
+    for _ in range(2):
+        await store.tasks.PublishSignal(signal)
+    await store.tasks.CancelTask(cancel(waiting.task_id))
+    signal.signal_id = "late"
+    await store.tasks.PublishSignal(signal)
+    states = ("pending", "consumed", "dead_letter")
+    assert [counted(store, f'tenure_store_signals_total{{state="{state}"}}') for state in states] == [1, 0, 1]
+
+
+async def test_a_look_for_work_is_timed_without_the_wait_for_it(store: Stubs) -> None:
+    waiting = store.leases.LeaseTasks(claim(wait_ms=20_000))  # it sets out at once
+
+    async def has_looked() -> bool:
+        return counted(store, "tenure_store_claim_seconds_count") > 0
+
+    await until(has_looked, "it found nothing")
+    await create(store)
+    assert len((await waiting).tasks) == 1
+    assert counted(store, "tenure_store_claim_seconds_count") >= 2
+    assert counted(store, 'tenure_store_claim_seconds_bucket{le="+Inf"}') == counted(store, "tenure_store_claim_seconds_count")
