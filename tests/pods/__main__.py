@@ -29,6 +29,7 @@ ROOT: Final = Path(__file__).parents[2]
 NETWORK: Final = "tenure-e2e"
 NEEDED: Final = ("podman", "runc", "nsenter", "buildah", "debootstrap")
 TWO_OF: Final = ("tenure-store", "tenure-bridge", "tenure-worker")
+DOCTORS: Final = {"tenure-store": "store_service", "tenure-bridge": "mcp_bridge"}
 ROUNDS: Final = 3
 """As many calls each client ends after each event: the first is the one that it was at."""
 
@@ -75,6 +76,7 @@ async def run(plays: Playable) -> None:
         for part in parts.values():
             await part.wait()
         await show_hardening(parts)
+        await ask_doctors(parts)
         bridges = parts["tenure-bridge"]
         service = await ending.enter_async_context(Service(bridges.ready, port=8080))
         await disturb(parts, f"http://127.0.0.1:{service.port}/mcp")
@@ -87,6 +89,15 @@ async def show_hardening(parts: dict[str, Replicas]) -> None:
         for pod in part.pods:
             if part.workload.kind != "Job":
                 say(f"{pod.name}: {await hardening.seen(pod)}")
+
+
+async def ask_doctors(parts: dict[str, Replicas]) -> None:
+    """Prints what the doctors say where there is no shell to start them; raises where something is wrong."""
+    for name, module in DOCTORS.items():
+        container = parts[name].pods[0].container
+        told = await podman("exec", container, "/usr/bin/python3", "-m", module, "doctor", "--output", "text")
+        for line in told.splitlines():
+            say(f"doctor of {name}: {line}")
 
 
 async def disturb(parts: dict[str, Replicas], url: str) -> None:
