@@ -20,6 +20,7 @@ import pytest
 
 from mcp_bridge.client import TaskClient
 from store_service.embedded import EmbeddedPostgres
+from tests.images import build as build_images
 from tests.images.base import BUILDAH, buildah
 from tests.images.build import EXTRAS, ROOT, VERSION, build_local
 from tests.pair import free_ports
@@ -140,3 +141,17 @@ def test_an_image_has_no_shell_no_root_and_nothing_that_its_user_may_write(image
         assert size < LARGEST_BYTES
     finally:
         buildah("rm", container)
+
+
+def test_the_first_builder_whose_engine_answers_builds_each_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, script in (("docker", "exit 1"), ("podman", f'echo "$@" >> {tmp_path}/asked')):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(build_images, "fill_context", lambda: tmp_path)
+    names = build_images.build(builders=("docker", "podman", "buildah"))
+    assert names == [f"localhost/tenure-{image}:{VERSION}" for image in EXTRAS]
+    built = [line for line in (tmp_path / "asked").read_text().splitlines() if line.startswith("build ")]
+    assert [line.split()[-1] for line in built] == [str(tmp_path)] * len(names)
+    for image, name, line in zip(EXTRAS, names, built, strict=True):
+        assert f"--target {image} --tag {name}" in line
