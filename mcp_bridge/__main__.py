@@ -17,7 +17,7 @@ from mcp_bridge.development import NotForTrials, Trial, issue_token
 from mcp_bridge.doctor import examine
 from mcp_bridge.lines import Lines, own_pipes
 from store_service.settings import ConfigError
-from store_service.telemetry import TracesNotInstalled, configure_logs, keep_memory, settle_garbage
+from store_service.telemetry import TracesNotInstalled, configure_logs, settle_garbage
 from store_service.telemetry.findings import add_output, tell_findings
 
 
@@ -101,7 +101,6 @@ def _run(work: Coroutine[object, object, int]) -> int:
 
 
 async def _serve(config: Config) -> int:
-    keep_memory()
     stop, loop = _stop_signal(), asyncio.get_running_loop()
     bridge = Bridge(config)
     if hasattr(signal, "SIGHUP"):  # not on Windows
