@@ -38,16 +38,15 @@ class Headers:
 
     @classmethod
     def read(cls, fields: "_Fields", sent: Iterable[tuple[bytes, bytes]]) -> Self:
-        """The fields as they were read from UTF-8, what is none escaped, and as they were sent."""
-        headers = cls.__new__(cls)
-        headers._fields = fields
-        headers.size_bytes = len(b"".join(chain.from_iterable(sent)))
+        """The fields as they were read from UTF-8, what is none escaped and no space around values; and as they were sent."""
+        headers, whole = cls.__new__(cls), b"".join(chain.from_iterable(sent))
+        headers._fields = fields if whole.isascii() else _Lists(fields.items())
+        headers.size_bytes = len(whole)
         return headers
 
     def all(self, name: str) -> list[str]:
         """Every value of a field, in order."""
-        values = self._fields.getall(name, None)
-        return [_value(one) for one in values] if values else []
+        return self._fields.getall(name, None) or []
 
     def one(self, name: str) -> str | None:
         """The field's value; None when it is absent. Raises Failure -32020 when it is there twice."""
@@ -56,7 +55,7 @@ class Headers:
             return None
         if len(values) > 1:
             raise header_mismatch(f"{name} is there more than once")
-        return _value(values[0])
+        return values[0]
 
 
 class _Fields(Protocol):
@@ -65,6 +64,9 @@ class _Fields(Protocol):
     def getall(self, key: str, default: None, /) -> list[str] | None:
         """Every value of a field, in order."""
 
+    def items(self) -> Iterable[tuple[str, str]]:
+        """All fields with their values."""
+
 
 class _Lists:
     """Fields in a dictionary."""
@@ -72,11 +74,15 @@ class _Lists:
     def __init__(self, fields: Iterable[tuple[str, str]]) -> None:
         self._values: dict[str, list[str]] = {}
         for name, value in fields:
-            self._values.setdefault(name.lower(), []).append(value)
+            self._values.setdefault(name.lower(), []).append(_value(value))
 
     def getall(self, key: str, default: None, /) -> list[str] | None:
         """See _Fields."""
         return self._values.get(key.lower(), default)
+
+    def items(self) -> Iterable[tuple[str, str]]:
+        """See _Fields."""
+        return ((name, value) for name, values in self._values.items() for value in values)
 
 
 def _value(text: str) -> str:
