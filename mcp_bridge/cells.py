@@ -7,7 +7,7 @@ be repeated, and whoever follows a task is told of it as it stands.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -113,13 +113,13 @@ class Cells:
         stores = [*self._retired.values(), *(cell.store for cell in self._cells.values())]
         await asyncio.gather(*(store.close() for store in stores))
 
-    async def create_task(self, request: tasks_pb2.CreateTaskRequest) -> tasks_pb2.CreateTaskResponse:
+    def create_task(self, request: tasks_pb2.CreateTaskRequest) -> Coroutine[object, object, tasks_pb2.CreateTaskResponse]:
         """See TaskStore."""
-        return await self._ask(request.tenant_id, lambda store: store.create_task(request))
+        return self._ask(request.tenant_id, lambda store: store.create_task(request))
 
-    async def get_task(self, request: tasks_pb2.GetTaskRequest) -> types_pb2.Task:
+    def get_task(self, request: tasks_pb2.GetTaskRequest) -> Coroutine[object, object, types_pb2.Task]:
         """See TaskStore."""
-        return await self._ask(request.tenant_id, lambda store: store.get_task(request))
+        return self._ask(request.tenant_id, lambda store: store.get_task(request))
 
     async def find_task(self, request: tasks_pb2.FindTaskRequest) -> types_pb2.Task:
         """See TaskStore."""

@@ -175,6 +175,7 @@ class Batcher(Generic[Request, Response]):
         self._unanswered: dict[_Item[Request, Response], None] = {}
         self._expiry: asyncio.TimerHandle | None = None
         self._expires_at = math.inf
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._is_sending_soon = False
         self._is_closed = False
 
@@ -188,7 +189,7 @@ class Batcher(Generic[Request, Response]):
             raise _given_up()
         if self._waiting.count >= MOST_WAITING:
             raise StoreError("too many calls wait here", reason="OVERLOADED", code=grpc.StatusCode.RESOURCE_EXHAUSTED)
-        loop = asyncio.get_running_loop()
+        loop = self._loop = self._loop or asyncio.get_running_loop()  # which costs a system call
         now = time.monotonic()
         answer: asyncio.Future[Response] = loop.create_future()
         tenant_id = self._together.tenant_of(request)
@@ -281,8 +282,9 @@ class Batcher(Generic[Request, Response]):
         finally:
             slow.cancel()
             self._calls.discard(call)
-            for item in items:  # closed, or a defect of ours: nobody waits in vain
-                _answer(item, _given_up())
+            for item in items:
+                if not item.answer.done():  # closed, or a defect of ours: nobody waits in vain
+                    _answer(item, _given_up())
             self._send()
 
     def _be_slow(self, call: _Call) -> None:

@@ -1,6 +1,6 @@
 """The client of TaskService: create tasks, read them, watch them, wish their end."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -92,15 +92,17 @@ class TaskStore:
         response = await call(self._health.Check, request, timeout_seconds=timeout_seconds)
         return bool(response.status == health_pb2.HealthCheckResponse.SERVING)
 
-    async def create_task(
+    def create_task(
         self, request: tasks_pb2.CreateTaskRequest, *, timeout_seconds: float = 10
-    ) -> tasks_pb2.CreateTaskResponse:
+    ) -> Coroutine[object, object, tasks_pb2.CreateTaskResponse]:
         """Creates one task, or finds the one that the same request id created before."""
-        return await call(self._create_task, request, timeout_seconds=timeout_seconds, retry_seconds=self._retry_seconds)
+        return call(self._create_task, request, timeout_seconds=timeout_seconds, retry_seconds=self._retry_seconds)
 
-    async def get_task(self, request: tasks_pb2.GetTaskRequest, *, timeout_seconds: float = 10) -> types_pb2.Task:
+    def get_task(
+        self, request: tasks_pb2.GetTaskRequest, *, timeout_seconds: float = 10
+    ) -> Coroutine[object, object, types_pb2.Task]:
         """Reads one task as it stands."""
-        return await call(self._get_task, request, timeout_seconds=timeout_seconds, retry_seconds=self._retry_seconds)
+        return call(self._get_task, request, timeout_seconds=timeout_seconds, retry_seconds=self._retry_seconds)
 
     async def find_task(self, request: tasks_pb2.FindTaskRequest, *, timeout_seconds: float = 10) -> types_pb2.Task:
         """Reads the task that was created last under a reference."""

@@ -107,17 +107,16 @@ class _Output:
         self._flush()
 
     def later(self, line: bytes) -> None:
-        """Writes a line soon; at once where no event loop runs."""
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
-            self.msg(line)
-            return
+        """Writes a line soon, with those that wait already; at once where none do and no event loop runs."""
         with self._lock:
             self._waiting.append(line)
             is_first = len(self._waiting) == 1
-        if is_first:
-            loop.call_soon(self._flush)
+        if not is_first:
+            return
+        try:
+            asyncio.get_running_loop().call_soon(self._flush)
+        except RuntimeError:
+            self._flush()
 
     def _flush(self) -> None:
         with self._lock:
