@@ -4,11 +4,11 @@ Source: contract, sections 1, 10.6 and 10.8; security checklist H1 to H4 and H18
 """
 
 import asyncio
-from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Final
 from urllib.parse import urlsplit
 
+import msgspec
 from aiohttp import web
 
 from mcp_bridge.access.callers import Arrival, Authenticate
@@ -39,7 +39,6 @@ _STREAM_HEADERS: Final = {**HEADERS, "X-Accel-Buffering": "no", "Content-Type": 
 _JSON_HEAD: Final = head_of(JSON_HEADERS)
 
 
-@dataclass(slots=True)
 class _Exchange(Entry):
     """What is known of a call so far, and what its answer needs."""
 
@@ -49,7 +48,7 @@ class _Exchange(Entry):
     stream: EventStream | None = None
     """Where the answer goes, if it may be a stream; it need not have begun."""
     status: int = 0
-    reply_headers: dict[str, str] = field(default_factory=dict)
+    reply_headers: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class Endpoint:

@@ -2,10 +2,10 @@
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
+import msgspec
 import structlog
 
 from mcp_bridge.access.callers import Caller
@@ -25,16 +25,15 @@ _CHANGING: Final = frozenset(("tools/call", "tasks/update", "tasks/cancel", "not
 """The methods of which the audit log tells."""
 
 
-@dataclass(slots=True)
-class Entry:
+class Entry(msgspec.Struct):
     """What is known of a call so far."""
 
     request_id: int | str | None = None
     method: str = ""
     caller: Caller | None = None
     outcome: str = "DISCONNECTED"
-    noted: dict[str, object] = field(default_factory=dict)
-    started: float = field(default_factory=time.perf_counter)
+    noted: dict[str, object] = msgspec.field(default_factory=dict)
+    started: float = msgspec.field(default_factory=time.perf_counter)
     span: "Begun | None" = None
     trace: TraceContext | None = None
     """Where its span stands; None without one."""

@@ -25,6 +25,7 @@ class Results:
     def __init__(self, *, name: str, version: str) -> None:
         self._info = msgspec.json.encode({"name": name, "version": version})
         self._meta = b'"_meta":{' + msgspec.json.encode(SERVER_INFO) + b":" + self._info + b"}"
+        self._complete = self._head("complete")
 
     @property
     def server_info(self) -> msgspec.Raw:
@@ -38,8 +39,11 @@ class Results:
 
     def write(self, *members: Piece, result_type: str = "complete") -> bytes:
         """A result with `members`, which are `"name":value` joined by commas, in as many pieces as they come."""
-        head = b'{"resultType":"%b",%b' % (result_type.encode(), self._meta)
+        head = self._complete if result_type == "complete" else self._head(result_type)
         return b"".join((head, b",", *members, b"}")) if any(members) else head + b"}"
+
+    def _head(self, result_type: str) -> bytes:
+        return b'{"resultType":"%b",%b' % (result_type.encode(), self._meta)
 
     def write_with(self, meta: dict[str, Any], *members: Piece) -> bytes:
         """`write`, with more in `_meta`."""
