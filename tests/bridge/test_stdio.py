@@ -37,7 +37,7 @@ tenants:
       - {name: secret, workflow: w, task: never, input_schema: {type: object}, grants: {call: {groups: [hr]}}}
       - {name: open, workflow: w, task: optional, input_schema: {type: object}, grants: {call: anyone}}
 """
-PATIENCE_SECONDS = 30
+PATIENCE_SECONDS = 120
 
 
 class Host:

@@ -357,11 +357,10 @@ async def test_one_line_is_logged_for_each_run_and_no_payload(fake: FakeStore, c
 
 
 async def test_a_worker_that_loses_its_leases_takes_fewer_and_as_many_again_once_it_keeps_them(fake: FakeStore) -> None:
-    stuck = True
+    is_mended = asyncio.Event()
 
     async def report(ctx: Context, args: dict[str, Any]) -> str:
-        if stuck:
-            await asyncio.Event().wait()  # until its lease is lost
+        await is_mended.wait()  # or until its lease is lost
         return "done"
 
     worker = new_worker(fake, lease_seconds=1, concurrency=8)
@@ -378,8 +377,8 @@ async def test_a_worker_that_loses_its_leases_takes_fewer_and_as_many_again_once
                 await asyncio.sleep(0.05)
         assert limits(fake)[0] == 8
         assert limits(fake)[-1] <= 4
-        stuck = False
         fake.mend()
+        is_mended.set()
         async with asyncio.timeout(150):
             while worker.registry.get_sample_value("tenure_worker_allowance") != 8:
                 tasks.append(fake.add())

@@ -139,7 +139,13 @@ WAYS: Final[dict[str, Way]] = {
 """How each call, and each method of MCP, is made; all of it by clients of now."""
 
 
-@pytest.mark.parametrize("method", sorted(STORE_METHODS))
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param(one, marks=[pytest.mark.batching("it is how creations travel together")] if one == "CreateTasks" else [])
+        for one in sorted(STORE_METHODS)
+    ],
+)
 async def test_a_call_to_the_store_that_is_lost_is_made_again_and_its_caller_notices_nothing(there: There, method: str) -> None:
     for point in (f"bridge.{method}.before_call", f"bridge.{method}.after_answer"):
         ask = await WAYS[method](there)

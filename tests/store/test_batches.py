@@ -238,6 +238,7 @@ async def test_early_answers_count_towards_a_full_statement(store: Stubs, dsn: s
     assert f'tenure_store_batch_items_bucket{{le="1.0",operation="create_tasks"}} {1 + len(items)}.0' in text
 
 
+@pytest.mark.batching("it is about reads that share a statement")
 async def test_a_batch_of_creations_that_is_repeated_is_read_together(store: Stubs) -> None:
     items = tasks_pb2.CreateTasksRequest(items=[new_task() for _ in range(100)])
     first = (await store.tasks.CreateTasks(items)).items

@@ -131,6 +131,7 @@ async def test_an_expired_lease_is_lost_even_if_nobody_took_over(
         for method in ("HeartbeatTask", "ReportProgress", "LoadInput", "LoadCheckpoints", "AppendCheckpoint"):
             await assert_lease_lost(FENCED[method](store, held))
         assert await database.fetchval("SELECT state FROM tenure.task_state") == "LEASED"
+    await bring_along(store, database)  # now, and not while it is looked at
     await assert_all_refused(store, held)
 
 

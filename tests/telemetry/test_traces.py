@@ -106,6 +106,7 @@ def is_followed(kept: Kept, asker: ReadableSpan, shared: str) -> bool:
     return any(id_of(asker) in links_of(one) for one in found) or bool(kept.children(asker))
 
 
+@pytest.mark.batching("it is about the spans of batches")
 async def test_calls_that_travel_together_are_linked_with_their_batch(user: Client, kept: Kept) -> None:
     await asyncio.gather(*(user.call("nobody", {"n": number}, tasks=True) for number in range(24)))
     calls = await kept.some("tools/call nobody", 24)
@@ -120,6 +121,7 @@ async def test_calls_that_travel_together_are_linked_with_their_batch(user: Clie
         assert [one.name for one in kept.children(served)] == ["create_tasks"]
 
 
+@pytest.mark.batching("it is about the spans of batches")
 async def test_calls_of_several_clients_are_linked_with_their_statement(traced_store: Store, kept: Kept) -> None:
     async with grpc.aio.insecure_channel(f"127.0.0.1:{traced_store.port}") as channel:
         create = tasks_pb2_grpc.TaskServiceStub(channel).CreateTask
