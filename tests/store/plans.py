@@ -184,7 +184,11 @@ def in_short(plans: Sequence[Plan]) -> str:
     looks: Counter[tuple[str, str]] = Counter()
     for plan in plans:
         for scan in plan.scans():
-            way = f"{'only ' if scan.is_index_only else ''}`{scan.index}`"
+            way = (
+                f"{'only ' if scan.is_index_only else ''}`{scan.index}`"
+                if scan.index != "Seq Scan"
+                else f"`{scan.table}` whole,"
+            )
             looks[way, f"{scan.rows:,}"] += 1
     told = (f"{way} {rows}{f' x {times}' if times > 1 else ''}" for (way, rows), times in looks.items())
     return f"{'; '.join(told)} | {plans[-1].buffers():,}"
