@@ -6,6 +6,7 @@ import asyncio
 import re
 import time
 from collections.abc import AsyncIterator, Sequence
+from statistics import median
 from typing import Any
 
 import asyncpg
@@ -287,6 +288,17 @@ async def _until(is_so: Any) -> None:
         await asyncio.sleep(0.001)
 
 
+async def test_no_more_calls_wait_than_may(gated: GatedTasks, client: TaskStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("store_service.client.batches.MOST_WAITING", 5)
+    first = await fill(gated, client)
+    calls = [asyncio.ensure_future(client._get_task(read(str(number)), timeout=60)) for number in range(8)]
+    await _until(lambda: sum(call.done() for call in calls) == 3)
+    gated.gate.set()
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    await asyncio.gather(*first)
+    assert [answer.reason for answer in answers if isinstance(answer, StoreError)] == ["OVERLOADED"] * 3
+
+
 async def test_a_client_that_is_closed_leaves_nobody_waiting(gated: GatedTasks, client: TaskStore) -> None:
     first = await fill(gated, client)
     waiting = ask(client, "waiting")
@@ -301,6 +313,20 @@ async def test_without_batching_each_call_goes_out_by_itself(gated: GatedTasks, 
     single = TaskStore(channel, batching=False)
     await asyncio.gather(*(single.get_task(read(str(number))) for number in range(5)))
     assert [len(items) for items in gated.travelled] == [1] * 5
+
+
+async def test_a_call_that_is_alone_is_as_fast_with_batching_as_without(store: Stubs) -> None:
+    async with (
+        TaskStore.connect(store.address, batching=True) as batched,
+        TaskStore.connect(store.address, batching=False) as single,
+    ):
+        seconds: dict[int, list[float]] = {0: [], 1: []}
+        for _ in range(150):
+            for which, client in enumerate((batched, single)):
+                started = time.perf_counter()
+                await client.create_task(new_task())
+                seconds[which].append(time.perf_counter() - started)
+    assert median(seconds[0]) < 2 * median(seconds[1])
 
 
 @pytest.mark.parametrize("batching", [True, False])

@@ -111,6 +111,30 @@ async def test_a_store_that_is_alone_sends_no_hints_until_it_hears_of_another(ds
     await listener.close()
 
 
+async def test_hints_of_one_moment_are_one_notification(dsn: str) -> None:
+    heard = asyncio.Queue[str]()
+    listener = await asyncpg.connect(dsn)
+    await listener.add_listener(CHANNEL, lambda _c, _pid, _channel, payload: heard.put_nowait(str(payload)))
+
+    async def next_heard() -> str:
+        while (payload := await heard.get()) == "+":
+            pass  # it is there, and no more
+        return payload
+
+    hints = Wakeups(dsn, registry=CollectorRegistry())
+    async with asyncio.timeout(60):
+        hints.start()
+        assert await next_heard() == "*"
+        for so_many in (10, 1_000, 10):
+            lanes = [f"report/{number}" for number in range(so_many)]
+            for lane in lanes:
+                hints.wake_lanes([lane])
+            payload = await next_heard()
+            assert payload == "*" if so_many > 15 else set(payload.split()) == set(map(lane_topic, lanes))
+    await hints.stop()
+    await listener.close()
+
+
 async def test_a_hint_before_the_wait_ends_it_at_once() -> None:
     hints = wakeups()
     with hints.waiting([lane_topic(LANE)]) as waiter:
