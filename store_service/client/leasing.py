@@ -5,17 +5,15 @@ import random
 import time
 import uuid
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Final
 
 import structlog
 from taskstore.v1 import leases_pb2, leases_pb2_grpc
 
-from store_service.client.batches import BatchMetrics
 from store_service.client.calls import call, call_once
 from store_service.client.completions import Completion, Completions
-from store_service.client.errors import StoreError, from_status
+from store_service.client.errors import StoreError
 from store_service.client.held import HeldLease, StopReason
 from store_service.client.lease_calls import LeaseCalls
 from store_service.client.metrics import WorkerMetrics
@@ -48,12 +46,9 @@ class Leasing:
         lease_seconds: float,
         metrics: WorkerMetrics,
         completions: Completions,
-        batches: BatchMetrics | None,
     ) -> None:
         self._stub = stub
         self._completions = completions
-        self._along_items = batches.items.labels("CompleteAndLeaseTasks") if batches is not None else None
-        self._traces = batches.traces if batches is not None else None
         self._lease_seconds = lease_seconds
         self._shortest_seconds = min(lease_seconds, *(one.lease_ms / 1000 or lease_seconds for one in workflows))
         # A lease counts from before its request was sent, so no request waits for longer than a third of a lease.
@@ -82,7 +77,8 @@ class Leasing:
             return []
         if not along:
             self._completions.close()
-            await asyncio.sleep(self._pause_seconds)
+            if self._pause_seconds:
+                await asyncio.sleep(self._pause_seconds)
         limit = max(1, free + len(along))
         request = self._new_request(limit, wait_seconds=0.0 if along else self._wait_seconds)
         first_sent_at = time.monotonic()
@@ -134,20 +130,8 @@ class Leasing:
     ) -> leases_pb2.LeaseTasksResponse | leases_pb2.CompleteAndLeaseTasksResponse:
         if not along:
             return await call_once(self._stub.LeaseTasks, request, timeout_seconds=self._wait_seconds + _ANSWER_SECONDS)
-        if self._along_items is not None:
-            self._along_items.observe(len(along))
-        longest = min(_ANSWER_SECONDS, *(one.held.remaining_seconds() / 2 for one in along))
         message = leases_pb2.CompleteAndLeaseTasksRequest(items=[one.request for one in along], lease=request)
-        answers: Sequence[StoreError | None] = [StoreError("the call was given up")] * len(along)
-        try:
-            askers = [one.asker for one in along]
-            with self._traces.together("CompleteAndLeaseTasks", askers) if self._traces is not None else nullcontext():
-                response = await call_once(self._stub.CompleteAndLeaseTasks, message, timeout_seconds=longest)
-            answers = [from_status(item.refused) if item.HasField("refused") else None for item in response.items]
-        finally:
-            for one, answer in zip(along, answers, strict=True):
-                one.answered(answer)
-        return response
+        return await self._completions.write("CompleteAndLeaseTasks", self._stub.CompleteAndLeaseTasks, message, along)
 
     def _new_request(self, limit: int, *, wait_seconds: float) -> leases_pb2.LeaseTasksRequest:
         request = leases_pb2.LeaseTasksRequest(request_id=uuid.uuid4().hex, limit=limit, wait_ms=round(wait_seconds * 1000))

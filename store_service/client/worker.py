@@ -10,6 +10,7 @@ import signal
 import socket
 import threading
 import uuid
+from collections import deque
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _MOST_CONCURRENCY: Final = 500  # as many as one call takes, and one batch of heartbeats
+_BEGUN_AT_ONCE: Final = 25
 _AFTER_FAULT_SECONDS: Final = 1.0
 _STOP_SECONDS: Final = 5.0  # what all runs have to stop and be given back in, once the drain is over
 _WORKER_ID: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
@@ -112,9 +114,9 @@ class Worker:
         self._metrics.allowance.set(concurrency)
         self._schemas = OutputSchemas()
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("tenure.worker")
+        self._taken: deque[Taken] = deque()  # and not begun
         self._running: set[Run] = set()
         self._stirred = asyncio.Event()  # a run ended, or its completion waits to be taken along
-        self._completions = Completions(self._stirred.set)
         self._quarantine = Quarantine()
         self._giving_back: set[asyncio.Task[None]] = set()
         self._stop_wished = asyncio.Event()
@@ -190,6 +192,7 @@ class Worker:
         self._stub = leases_pb2_grpc.LeaseServiceStub(self._channel)
         if self._batch_metrics is not None:
             self._batchers = gather_calls(self._stub, self._batch_metrics)
+        self._completions = Completions(self._stub, came=self._stirred.set, batches=self._batch_metrics)
         self._heartbeats = Heartbeats(
             address=self._store,
             tls=self._tls,
@@ -204,7 +207,6 @@ class Worker:
             lease_seconds=self._lease_seconds,
             metrics=self._metrics,
             completions=self._completions,
-            batches=self._batch_metrics,
         )
         self._run_log: structlog.typing.FilteringBoundLogger = structlog.get_logger("tenure.worker").bind()
         self._heartbeats.start()
@@ -239,15 +241,24 @@ class Worker:
         # Half of them run while the completions of the other half are under way.
         most_along = max(1, self._concurrency // 2)
         while True:
-            while (free := self._allowance.count - len(self._running)) <= 0 and not self._completions:
+            while (free := self._allowance.count - len(self._running) - len(self._taken)) <= 0 and not self._completions:
                 self._stirred.clear()
                 await self._stirred.wait()
             try:
-                for taken in await leasing.take(free, most_along=most_along):
-                    self._begin(taken)
+                self._taken.extend(await leasing.take(free, most_along=most_along))
+                self._begin_some()
             except Exception:  # noqa: BLE001 (logged; a worker that takes nothing more would look as if it were well)
                 self._log.exception("taking work failed unexpectedly")
                 await asyncio.sleep(_AFTER_FAULT_SECONDS)
+
+    def _begin_some(self) -> None:
+        """Begins what was taken, in several turns of the event loop, so that the next call for work sets out meanwhile."""
+        try:
+            for _ in range(min(_BEGUN_AT_ONCE, len(self._taken))):
+                self._begin(self._taken.popleft())
+        finally:
+            if self._taken:
+                asyncio.get_running_loop().call_soon(self._begin_some)
 
     def _begin(self, taken: Taken) -> None:
         contract = taken.leased.contract
@@ -302,6 +313,8 @@ class Worker:
         self._taking.cancel()
         await asyncio.wait({self._taking})
         self._completions.close()
+        while self._taken:
+            self._begin(self._taken.popleft())
         await asyncio.gather(*self._giving_back)
         if self._leasing is not None:
             await self._leasing.give_back()
@@ -310,6 +323,7 @@ class Worker:
             hurry = asyncio.create_task(self._hurry.wait())
             await self._wait_for_runs(hurry, seconds=self._drain_seconds)
             hurry.cancel()
+        self._completions.give_up()
         for run in list(self._running):
             run.held.stop(StopReason.DRAINING)
         if self._running:
