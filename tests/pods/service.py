@@ -31,11 +31,12 @@ class Service:
         self._port = port
         self._turn = itertools.count()
         self._server: asyncio.Server | None = None
+        self._passing: set[asyncio.Task[None]] = set()  # nobody else keeps them
         self.unserved = 0
         """Connections for which nobody was ready, or that were refused."""
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._pass_on, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -48,6 +49,11 @@ class Service:
         if self._server is None:
             raise RuntimeError("the service is used outside of its context")
         return int(self._server.sockets[0].getsockname()[1])
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        passing = asyncio.create_task(self._pass_on(reader, writer))
+        self._passing.add(passing)
+        passing.add_done_callback(self._passing.discard)
 
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         ready = self._ready()
