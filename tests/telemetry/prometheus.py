@@ -38,7 +38,7 @@ async def scraping(folder: Path, ports: Mapping[str, int]) -> AsyncIterator[Prom
     """Scrapes each job's port many times a second."""
     assert PROGRAM is not None
     config = {
-        "global": {"scrape_interval": "200ms", "scrape_timeout": "200ms"},
+        "global": {"scrape_interval": "500ms", "scrape_timeout": "500ms"},
         "scrape_configs": [
             {"job_name": job, "static_configs": [{"targets": [f"127.0.0.1:{port}"]}]} for job, port in ports.items()
         ],
@@ -51,10 +51,11 @@ async def scraping(folder: Path, ports: Mapping[str, int]) -> AsyncIterator[Prom
         f"--web.listen-address=127.0.0.1:{port}", "--log.level=error",
     )  # fmt: skip
     try:
-        async with aiohttp.ClientSession() as session, asyncio.timeout(120):
-            while not await _is_ready(session, url):
-                assert process.returncode is None, "Prometheus ended"
-                await asyncio.sleep(0.1)
+        async with aiohttp.ClientSession() as session:
+            async with asyncio.timeout(60):
+                while not await _is_ready(session, url):
+                    assert process.returncode is None, "Prometheus ended"
+                    await asyncio.sleep(0.1)
             yield Prometheus(session, url)
     finally:
         process.terminate()

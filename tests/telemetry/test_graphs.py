@@ -30,7 +30,7 @@ tenants:
 """
 PATIENCE_SECONDS: Final = 120.0
 RANGE: Final = "10s"
-"""The range of a rate, for Grafana's own: some fifty scrapes."""
+"""The range of a rate, for Grafana's own: some twenty scrapes."""
 ALARMS_FOR_FAILURES: Final = {"TenureStoreFailing", "TenureStoreDown", "TenureBridgeDown"}
 """What these look at is not there unless something fails."""
 
@@ -71,12 +71,12 @@ async def observed(dsn: str, folder: Path) -> AsyncIterator[Prometheus]:
     async with serving(dsn, cleanup=True, archive=str(folder / "archive")) as store:
         await set_budget(store, Amounts(tokens=1_000_000))
         async with started(bridge_on(folder / "routes.yaml", store=store.address, **settings)) as bridge:
-            worker = Worker(store.address, admin_port=0, lease_seconds=1, tenants=[TENANT])
+            worker = Worker(store.address, admin_port=0, lease_seconds=10, tenants=[TENANT])
 
             @worker.workflow("work", limits=BudgetAmounts(tokens=10))
             async def work(ctx: Context, args: dict[str, Any]) -> dict[str, Any]:
                 await ctx.sleep(0.1)  # it falls due
-                await ctx.step("takes longer than the pause between two heartbeats", asyncio.sleep, 0.8)
+                await ctx.step("takes longer than the pause between two heartbeats", asyncio.sleep, 2.5)
                 return args
 
             async with worker, at_work(f"http://127.0.0.1:{bridge.port}/mcp", authority):
@@ -90,14 +90,15 @@ async def test_every_graph_shows_something_of_a_pair_at_work_and_no_alarm_rings(
     wanted = [query.replace("$__rate_interval", RANGE) for query in graphs()]
     wanted += [looked_at(query) for name, query in alarms().items() if name not in ALARMS_FOR_FAILURES]
     async with observed(dsn, tmp_path) as prometheus:
+        ringing = dict(alarms())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE_SECONDS):
-                while wanted:
+                while wanted or ringing:  # one that rings for a moment, as a scrape came late, is none: each has to hold
                     wanted = [query for query in wanted if not await prometheus.ask(query)]
+                    ringing = {name: query for name, query in alarms().items() if await prometheus.ask(query)}
                     await asyncio.sleep(0.2)
         assert wanted == [], "these show nothing"
-        ringing = {name: found for name, query in alarms().items() if (found := await prometheus.ask(query))}
-        assert ringing == {}
+        assert ringing == {}, "these ring all the time"
 
 
 def looked_at(alarm: str) -> str:
