@@ -24,8 +24,8 @@ from store_service.embedded import EmbeddedPostgres
 from tests.tied import TIED
 
 ROOT = Path(__file__).parents[1]
-START_SECONDS = 30.0
-STOP_SECONDS = 30.0
+START_SECONDS = 120.0
+STOP_SECONDS = 120.0
 _PORTS = range(20_000, 30_000)  # below those handed out to outgoing connections
 
 

@@ -18,7 +18,7 @@ from tests.pair import metrics_at
 from tests.store.builders import claim
 
 SUBSCRIPTION_ID = PREFIX + "subscriptionId"
-PATIENCE_SECONDS = 30
+PATIENCE_SECONDS = 60
 """How long a frame may take that must come."""
 
 

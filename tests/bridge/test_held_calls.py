@@ -75,7 +75,7 @@ async def test_a_client_that_leaves_starts_the_grace_and_cancels_nothing(
     calling, task_id = await hold(client, fake, "held")
     assert fake.created[0].abandon_after_ms == 30_000
     calling.cancel()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await fake.heard.wait()
     assert fake.attached == [(task_id, 10_000)]
     assert not fake.cancelled
@@ -87,7 +87,7 @@ async def test_a_call_that_is_held_long_tells_the_store_so(
     monkeypatch.setattr("mcp_bridge.methods.held.HeldCalls.__init__.__kwdefaults__", {"renew_seconds": 0.001})
     async with started(bridge_on(routes, fake=fake)) as running, client_of(running) as client:
         calling, task_id = await hold(client, fake, "held")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await fake.heard.wait()
         await fake.complete(task_id, DONE)
         assert (await calling).status == 200

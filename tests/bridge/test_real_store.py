@@ -79,7 +79,7 @@ async def worker(store: Stubs) -> AsyncIterator[Worker]:
 
 async def ended(store: Stubs, task_id: str) -> types_pb2.Task:
     """The task once it has ended."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         async for task in snapshots(store, "dev", task_id):
             if task.HasField("ended_at"):
                 return task
@@ -249,7 +249,7 @@ async def test_ids_that_are_not_the_callers_are_all_alike(user: Client, store: S
 
 async def only_task(store: Stubs) -> str:
     """The id of the tenant's only task, as soon as there is one."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             found = (await store.tasks.ListTasks(tasks_pb2.ListTasksRequest(tenant_id="dev"))).tasks
             if found:

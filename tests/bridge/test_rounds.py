@@ -274,7 +274,7 @@ async def test_a_state_ends_and_its_task_with_it(user: Client, store: Stubs, clo
     assert await state_of(store, task_id) == types_pb2.TASK_STATE_WAITING
     await clock.advance(seconds=20)
     assert (await call(user, state=state, responses={"confirm": YES})).code == -32602
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         async for task in snapshots(store, "dev", task_id):
             if task.HasField("ended_at"):
                 assert task.state == types_pb2.TASK_STATE_CANCELLED

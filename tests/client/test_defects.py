@@ -16,7 +16,7 @@ from store_service.client.task_watch import TaskWatch
 from tests.client.fake_store import FakeStore, new_worker, outcomes
 from tests.client.fake_tasks import SILENCE, FakeTasks, snapshot
 
-PATIENCE_SECONDS = 30
+PATIENCE_SECONDS = 60
 
 
 def fails_once(monkeypatch: pytest.MonkeyPatch, of: type[Any], name: str) -> list[str]:

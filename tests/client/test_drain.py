@@ -26,10 +26,10 @@ async def test_running_work_finishes_and_nothing_new_is_begun(fake: FakeStore) -
     worker.workflow("report")(report)
     first, second = fake.add(), fake.add()
     serving = asyncio.create_task(worker.serve())
-    await asyncio.wait_for(begun.wait(), 5)
+    await asyncio.wait_for(begun.wait(), 60)
     worker.stop()
     go.set()
-    await asyncio.wait_for(serving, 5)
+    await asyncio.wait_for(serving, 60)
     assert (first.state, second.state, second.attempts) == ("COMPLETED", "QUEUED", 0)
     assert outcomes(worker) == {"completed": 1}
 
@@ -62,9 +62,9 @@ async def test_work_that_outlasts_the_drain_is_given_back_at_once(fake: FakeStor
     worker.workflow("report")(blocking if kind == "sync" else report)
     task = fake.add()
     serving = asyncio.create_task(worker.serve())
-    await asyncio.wait_for(begun.wait(), 5)
+    await asyncio.wait_for(begun.wait(), 60)
     worker.stop()
-    await asyncio.wait_for(serving, 8)
+    await asyncio.wait_for(serving, 60)
     assert stopped.is_set()
     assert (task.state, outcomes(worker)) == ("QUEUED", {"released": 1})
     assert [request.delay_ms for request in fake.of("ReleaseTask")] == [0]
@@ -81,10 +81,10 @@ async def test_stopping_twice_does_not_wait_for_the_drain(fake: FakeStore) -> No
     worker.workflow("report")(report)
     task = fake.add()
     serving = asyncio.create_task(worker.serve())
-    await asyncio.wait_for(begun.wait(), 5)
+    await asyncio.wait_for(begun.wait(), 60)
     worker.stop()
     worker.stop()
-    await asyncio.wait_for(serving, 8)
+    await asyncio.wait_for(serving, 60)
     assert (task.state, outcomes(worker)) == ("QUEUED", {"released": 1})
 
 
@@ -108,7 +108,7 @@ async def test_a_process_ends_with_0_after_sigterm_even_when_code_does_not_stop(
         await fake.until(lambda: any(request.wait_ms == 0 for request in fake.of("LeaseTasks")))
         running.send_signal(signal.SIGTERM)
         await fake.until(lambda: task.state == "QUEUED")
-        output, _ = await asyncio.to_thread(running.communicate, timeout=15)
+        output, _ = await asyncio.to_thread(running.communicate, timeout=60)
     assert running.returncode == 0, output
     assert "hunter2" not in output
 
@@ -117,7 +117,7 @@ async def test_an_idle_process_ends_with_0_after_sigint(fake: FakeStore) -> None
     with process(fake.address) as running:
         await fake.until(lambda: fake.of("LeaseTasks"))
         running.send_signal(signal.SIGINT)
-        output, _ = await asyncio.to_thread(running.communicate, timeout=15)
+        output, _ = await asyncio.to_thread(running.communicate, timeout=60)
     assert running.returncode == 0, output
 
 

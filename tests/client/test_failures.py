@@ -119,7 +119,7 @@ async def test_waiting_for_the_next_try_heeds_a_wished_end() -> None:
         await ctx.with_retry(slowly).step("call", call)
 
     async with WorkflowTest(report) as t:
-        await asyncio.wait_for(t.start(), 5)
+        await asyncio.wait_for(t.start(), 60)
     assert (t.state, t.runs, calls) == ("CANCELLED", ["cancelled"], [1])
 
 
@@ -182,7 +182,7 @@ async def test_a_step_within_a_step_is_refused_at_once(kind: str) -> None:
 
     async with WorkflowTest(report if kind == "async" else blocking) as t:
         with pytest.raises(ProtocolError, match="step 'sleep' was asked for within step 'outer'"):
-            await asyncio.wait_for(t.run(), 5)
+            await asyncio.wait_for(t.run(), 60)
 
 
 async def test_code_that_exits_within_steps_side_by_side_ends_only_its_task() -> None:

@@ -21,7 +21,7 @@ async def test_at_most_so_many_run_at_once_and_results_keep_their_order() -> Non
         most = max(most, running)
         if running == 3:
             full.set()
-        await asyncio.wait_for(full.wait(), 5)
+        await asyncio.wait_for(full.wait(), 60)
         running -= 1
         return number
 

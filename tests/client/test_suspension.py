@@ -144,7 +144,7 @@ async def test_a_task_that_shall_end_while_it_drains_is_suspended_rather_than_gi
     worker.workflow("report")(report)
     task = fake.add()
     async with worker:
-        await asyncio.wait_for(begun.wait(), 5)
+        await asyncio.wait_for(begun.wait(), 60)
     assert (task.state, outcomes(worker)) == ("WAITING", {"suspended": 1})
 
 

@@ -46,7 +46,7 @@ class Reader:
 
     async def next(self) -> tuple[str, int | str]:
         """What it is told next."""
-        return await asyncio.wait_for(self.heard.get(), 10)
+        return await asyncio.wait_for(self.heard.get(), 60)
 
 
 def asked(scripted: FakeTasks) -> list[list[tuple[str, int]]]:
@@ -108,7 +108,7 @@ async def test_who_leaves_is_told_no_more_and_the_last_one_ends_the_watch_of_its
     assert first.heard.empty()
     second.followings[0].close()
     second.followings[0].close()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not scripted.calls[-1].remove:
             await asyncio.sleep(0)
     assert list(scripted.calls[-1].remove) == [scripted.calls[0].add[0].number]
@@ -155,7 +155,7 @@ async def test_who_looks_when_the_client_is_closed_is_told(scripted: FakeTasks) 
 
 async def test_one_task_is_read_snapshot_by_snapshot(scripted: FakeTasks, client: TaskStore) -> None:
     scripted.answers["WatchTasks"].append([snapshot("a", change=1), snapshot("a", change=2, state=ENDED), SILENCE])
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         assert [seen.task.change async for seen in client.watch_task(wanted("a"))][-1] == 2
 
 
@@ -167,7 +167,7 @@ async def test_one_who_reads_a_task_again_and_again_hears_of_each_report_once(sc
             [snapshot("a", change=6, state=ENDED, reports=[2, 3, 4]), SILENCE],
         ]
     )
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         seen = [report.sequence async for one in client.watch_task(wanted("a")) for report in one.reports]
     assert seen == [1, 2, 3, 4]
     known = [one.known_report for call in scripted.calls for one in call.add]
@@ -177,13 +177,13 @@ async def test_one_who_reads_a_task_again_and_again_hears_of_each_report_once(sc
 async def test_one_task_that_is_not_there_raises(scripted: FakeTasks, client: TaskStore) -> None:
     scripted.answers["WatchTasks"].append([refused("a", "TASK_NOT_FOUND"), SILENCE])
     with pytest.raises(StoreError, match="TASK_NOT_FOUND"):
-        await asyncio.wait_for(anext(client.watch_task(wanted("a"))), 10)
+        await asyncio.wait_for(anext(client.watch_task(wanted("a"))), 60)
 
 
 async def test_a_reader_of_one_task_that_stops_looks_no_longer(scripted: FakeTasks, client: TaskStore) -> None:
     scripted.answers["WatchTasks"].append([snapshot("a", change=1), SILENCE])
     async with aclosing(client.watch_task(wanted("a"))) as snapshots:
         assert (await anext(snapshots)).task.change == 1
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not scripted.calls[-1].remove:
             await asyncio.sleep(0)

@@ -32,7 +32,7 @@ BEFORE: Final = LONG_AGO + timedelta(days=2)
 """When what is there was made."""
 START: Final = BEFORE + timedelta(seconds=5)
 """When the schedules start."""
-MOST_SECONDS: Final = 20.0
+MOST_SECONDS: Final = 60.0
 """How long a schedule waits for what must happen."""
 
 _STILL = """

@@ -137,7 +137,7 @@ async def authorization_server(port: int) -> AsyncIterator[Codes]:
     app = Starlette(routes=[*routes, Route("/jwks", jwks)])
     server = _Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_config=None, lifespan="off"))
     serving = asyncio.create_task(server.serve())
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not server.started:
             await asyncio.sleep(0.01)
     yield codes

@@ -23,7 +23,7 @@ async def test_a_wait_goes_on_with_the_token_of_the_moment(users: Users, fake: F
         handle = await client.call_tool_outcome("report")
         assert isinstance(handle, TaskHandle)
         waiting = asyncio.create_task(client.wait_task(handle))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while len(given) < 5:
                 await asyncio.sleep(0.005)  # the pause between two looks, as the policy has it
         await fake.complete(handle.task_id, b'{"content":[{"type":"text","text":"done"}]}')

@@ -221,12 +221,12 @@ async def test_an_approval_cannot_be_given_in_advance(users: Users, fake: FakeTa
 
 async def test_a_held_call_waits_past_questions_that_are_not_its_callers(users: Users, fake: FakeTaskStore) -> None:
     calling = asyncio.create_task(users.user("ann").call("travel", capabilities={"elicitation": {}}))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await fake.watching.wait()
     (task_id,) = fake.tasks
     await fake.ask(task_id, "pay", APPROVE)
     await fake.ask(task_id, "where", PLAIN)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         result = (await calling).result
     assert (result["resultType"], list(result["inputRequests"])) == ("input_required", ["where"])
 
@@ -322,7 +322,7 @@ def test_what_no_grant_says_is_denied(tmp_path: Path) -> None:
 async def test_each_round_of_a_held_call_is_granted_afresh(users: Users, fake: FakeTaskStore) -> None:
     capabilities: dict[str, Any] = {"elicitation": {}}
     calling = asyncio.create_task(users.user("ann").call("report", capabilities=capabilities))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await fake.watching.wait()
     await fake.ask(next(iter(fake.tasks)), "where", PLAIN)
     state = (await calling).result["requestState"]

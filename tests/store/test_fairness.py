@@ -11,6 +11,7 @@ import pytest
 from taskstore.v1 import tasks_pb2, types_pb2
 
 from store_service.client import TaskStore
+from store_service.db.pool import SETTINGS
 from tests.conftest import Stubs
 from tests.store.builders import (
     LOCK_TENANT,
@@ -28,8 +29,15 @@ from tests.store.builders import (
     until,
 )
 
-LESS_THAN_A_LOCK_SECONDS = 8.0
-"""A statement gives a lock up after 10 s, so whoever is answered within this did not wait for it."""
+LESS_THAN_A_LOCK_SECONDS = 16.0
+"""Here a statement is given up after 20 s, so whoever is answered within this did not wait for a lock."""
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Statements wait for locks as long as they are waited for themselves."""
+    for name in ("lock_timeout", "statement_timeout"):
+        monkeypatch.setitem(SETTINGS, name, "60s")
 
 
 async def leases_of(store: Stubs, tenant_id: str, count: int) -> list[types_pb2.Lease]:

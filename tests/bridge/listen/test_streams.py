@@ -147,7 +147,7 @@ async def test_a_bridge_that_stops_answers_each_request_and_then_closes(store: S
         for stream in streams:
             await acknowledged(stream)
             await told(stream)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await bridge.stop()
         for stream in streams:
             (last,) = await stream.rest()

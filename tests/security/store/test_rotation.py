@@ -110,7 +110,7 @@ async def test_a_worker_works_over_its_certificate(guarded: Guarded) -> None:
 
     async with TaskStore.connect(guarded.address, tls=guarded.tls("bridge")) as store, worker:
         task = (await store.create_task(new_task())).task
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             request = tasks_pb2.WatchedTask(tenant_id=task.tenant_id, task_id=task.task_id, owner=OWNER)
             async for answer in store.watch_task(request):
                 seen = answer
