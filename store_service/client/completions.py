@@ -41,9 +41,9 @@ class Written(Protocol):
 
 Answer = TypeVar("Answer", bound=Written)
 
-MANY: Final = 50
+MANY: Final = 200
 """So many go at once: beside them a call costs little."""
-MOST_APART: Final = 125
+MOST_APART: Final = 250
 """In one call, so that those of one call are free for new work while the next are written."""
 _ANSWER_SECONDS: Final = 5.0
 _NOT_NOW: Final = "no call for work takes completions along now"
