@@ -30,6 +30,12 @@ sys.stdin.read()
 """
 
 
+def is_tied(pid: int) -> bool:
+    """Whether it runs what it was started for: before that it is `setpriv`, which may not have tied it yet."""
+    command = Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b"--pdeathsig" not in command.split(b"\0") and not has_ended(pid)
+
+
 @on_linux
 @pytest.mark.skipif(not TIED, reason="2026-11-30: setpriv is not installed")
 @pytest.mark.parametrize(
@@ -42,7 +48,7 @@ def test_a_process_ends_with_the_tests_that_started_it(tmp_path: Path, code: str
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
         pid = int(owner.stdout.readline())
-        assert not has_ended(pid)
+        wait_until(lambda: is_tied(pid), at_most_seconds=60)
         owner.kill()
         owner.wait()
         wait_until(lambda: has_ended(pid), at_most_seconds=60)
