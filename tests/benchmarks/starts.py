@@ -103,7 +103,8 @@ async def _rate(create: Callable[[], Awaitable[int]], lanes: int, seconds: float
     async def lane() -> None:
         nonlocal made
         while time.perf_counter() - began < seconds:
-            made += await create()
+            more = await create()
+            made += more  # not in one: that reads `made` before it waits, and forgets what others made meanwhile
 
     await asyncio.gather(*(lane() for _ in range(lanes)))
     return made / (time.perf_counter() - began)
