@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 import asyncpg
 
+from store_service.db.moves import read_unfinished
 from store_service.db.pool import Database
 from store_service.db.queries import Queries
-from store_service.model.moves import MoveState, UnfinishedMove
+from store_service.model.moves import UnfinishedMove
 
 
 class ChoreRows:
@@ -15,6 +16,7 @@ class ChoreRows:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._queries = Queries("chores.sql")
+        self._moves_under_way = Queries("moves.sql")["moves_under_way"]
 
     async def promote_due(self, limit: int, *, grace_ms: int, max_crashes: int) -> Sequence[asyncpg.Record]:
         """Brings along what has fallen due. Rows: tenant_id, task_id, event, opened."""
@@ -41,12 +43,9 @@ class ChoreRows:
         waiting: int = (await self._database.read(self._queries["purges_waiting"]))[0]["waiting"]
         return waiting
 
-    async def moves_under_way(self, tenants: int) -> list[UnfinishedMove]:
+    async def moves_under_way(self, tenants: int) -> Sequence[UnfinishedMove]:
         """Moves that have not come to their end, those first that have stood still for longest."""
-        rows = await self._database.read(self._queries["moves_under_way"], tenants)
-        return [
-            UnfinishedMove(row["tenant_id"], MoveState(row["state"]), row["since_ms"] / 1000, row["attended"]) for row in rows
-        ]
+        return read_unfinished(await self._database.read(self._moves_under_way, tenants))
 
     async def ping(self) -> None:
         """Asks the database whether it takes writes. Raises STORAGE_UNAVAILABLE, and gives the connection up, if not."""

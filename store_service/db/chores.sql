@@ -26,10 +26,6 @@ SELECT removable, oldest_ms, next_tenant FROM tenure.removal_figures($1, $2, $3)
 -- name: purges_waiting
 SELECT tenure.purges_waiting() AS waiting
 
--- name: moves_under_way
--- $1 most tenants
-SELECT tenant_id, state, since_ms, attended FROM tenure.moves_under_way($1)
-
 -- name: ping
 SELECT tenure.check_writes() AS one
 

@@ -9,8 +9,9 @@ from uuid import uuid4
 import asyncpg
 
 from store_service.db.migrate import SchemaError, check_schema
+from store_service.db.moves import read_unfinished
 from store_service.db.queries import Queries
-from store_service.model.moves import MoveState, UnfinishedMove
+from store_service.model.moves import UnfinishedMove
 from store_service.model.refusals import Reason, Refusal
 
 HINT_SECONDS: Final = 5.0
@@ -72,7 +73,7 @@ async def read_facts(dsn: str, *, allow_test_clock: bool) -> DatabaseFacts:
         after = datetime.now(UTC)
         horizon = await connection.fetchrow(queries["read_horizon"])
         roles = await connection.fetchrow(queries["read_roles"])
-        moves = await _moves(connection, queries["read_moves"])
+        moves = await _read_moves(connection)
     finally:
         await connection.close()
     return DatabaseFacts(
@@ -111,14 +112,11 @@ async def read_snapshot_seconds(dsn: str) -> float:
     return float(max(horizon["snapshot_seconds"], horizon["prepared_seconds"]))
 
 
-async def _moves(connection: asyncpg.Connection, query: str) -> tuple[UnfinishedMove, ...] | None:
+async def _read_moves(connection: asyncpg.Connection) -> tuple[UnfinishedMove, ...] | None:
     try:
-        rows = await connection.fetch(query, MOST_MOVES)
+        return read_unfinished(await connection.fetch(Queries("moves.sql")["moves_under_way"], MOST_MOVES))
     except asyncpg.PostgresError:  # of a schema that lacks it, or is not this user's to read
         return None
-    return tuple(
-        UnfinishedMove(row["tenant_id"], MoveState(row["state"]), row["since_ms"] / 1000, row["attended"]) for row in rows
-    )
 
 
 async def _schema_trouble(dsn: str, *, allow_test_clock: bool) -> str | None:

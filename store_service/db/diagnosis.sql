@@ -17,10 +17,6 @@ SELECT r.rolname AS login, r.rolsuper OR r.rolbypassrls AS is_above_rows,
        coalesce(pg_has_role(r.rolname, to_regrole('tenure_app'), 'MEMBER'), false) AS is_store
 FROM pg_roles r WHERE r.rolname = current_user
 
--- name: read_moves
--- $1 most tenants
-SELECT tenant_id, state, since_ms, attended FROM tenure.moves_under_way($1)
-
 -- name: read_horizon
 -- How long the oldest snapshot and the oldest prepared transaction are held, and how many slots nobody reads.
 SELECT coalesce(max(extract(epoch FROM clock_timestamp() - a.xact_start)), 0)::float8 AS snapshot_seconds,

@@ -1,7 +1,7 @@
 """One of the two databases between which a tenant moves."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Final, Self
@@ -9,7 +9,7 @@ from typing import Final, Self
 import asyncpg
 
 from store_service.db.queries import Queries
-from store_service.model.moves import MoveError, MoveState, Place
+from store_service.model.moves import MoveError, MoveState, Place, UnfinishedMove
 
 _SETTINGS: Final = {
     "application_name": "tenure-move",
@@ -187,6 +187,13 @@ class MoveRows:
     async def _under_way(self) -> set[str]:
         row = await self._connection.fetchrow(self._queries["under_way"])
         return set(row["found"] or ())
+
+
+def read_unfinished(rows: Iterable[asyncpg.Record]) -> tuple[UnfinishedMove, ...]:
+    """The rows of `moves_under_way`, as whoever looks at moves and makes none asks for them."""
+    return tuple(
+        UnfinishedMove(row["tenant_id"], MoveState(row["state"]), row["since_ms"] / 1000, row["attended"]) for row in rows
+    )
 
 
 @asynccontextmanager

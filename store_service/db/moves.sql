@@ -35,6 +35,10 @@ SELECT array_agg(l.virtualxid) AS found FROM pg_locks l JOIN pg_stat_activity a 
 WHERE l.locktype = 'virtualxid' AND l.mode = 'ExclusiveLock' AND a.datname = current_database() AND a.usesysid IS NOT NULL
   AND a.pid <> pg_backend_pid()
 
+-- name: moves_under_way
+-- $1 most tenants
+SELECT tenant_id, state, since_ms, attended FROM tenure.moves_under_way($1)
+
 -- name: moved_tables
 SELECT name, columns, reading FROM tenure.moved_tables()
 
