@@ -6,9 +6,10 @@ There is no timer that holds anything back: who is alone goes out at once, in a 
 import asyncio
 import math
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 import grpc
@@ -18,6 +19,7 @@ from prometheus_client import CollectorRegistry, Histogram
 
 from store_service.client.calls import Method, call_once
 from store_service.client.errors import StoreError, from_status, same_error
+from store_service.turns import Turns
 
 if TYPE_CHECKING:
     from store_service.telemetry.traces import Traces
@@ -102,50 +104,6 @@ class Together(Generic[Request, Response]):
     tenant_of: Callable[[Request], str]
 
 
-@dataclass(slots=True, eq=False)
-class _Waiting(Generic[Request, Response]):
-    """Those whose call has not set out, by tenant, in turn."""
-
-    count: int = 0
-    size_bytes: int = 0
-    tenants: "OrderedDict[str, dict[_Item[Request, Response], None]]" = field(default_factory=OrderedDict)
-
-    def add(self, item: "_Item[Request, Response]") -> None:
-        self.tenants.setdefault(item.tenant_id, {})[item] = None
-        self.count += 1
-        self.size_bytes += item.size_bytes
-
-    def remove(self, item: "_Item[Request, Response]") -> None:
-        queue = self.tenants[item.tenant_id]
-        del queue[item]
-        if not queue:
-            del self.tenants[item.tenant_id]
-        self.count -= 1
-        self.size_bytes -= item.size_bytes
-
-    def take(self, held_back: "set[str]") -> "list[_Item[Request, Response]]":
-        """As many as may travel together, one of each tenant in turn, none of those that are held back."""
-        taken: list[_Item[Request, Response]] = []
-        if not held_back and self.count <= MOST_ITEMS and self.size_bytes <= MOST_BYTES:
-            taken = [item for queue in self.tenants.values() for item in queue]
-            self.tenants.clear()
-            self.count = self.size_bytes = 0
-            return taken
-        size_bytes = 0
-        while len(taken) < MOST_ITEMS:
-            tenant_id = next((one for one in self.tenants if one not in held_back), None)
-            if tenant_id is None:
-                break
-            item = next(iter(self.tenants[tenant_id]))
-            size_bytes += item.size_bytes
-            if taken and size_bytes > MOST_BYTES:
-                break
-            self.tenants.move_to_end(tenant_id)
-            self.remove(item)
-            taken.append(item)
-        return taken
-
-
 class Batcher(Generic[Request, Response]):
     """Gathers single calls of one method; each item keeps its own outcome, deadline and cancellation.
 
@@ -170,7 +128,9 @@ class Batcher(Generic[Request, Response]):
         self._parallel = parallel
         self._items = metrics.items.labels(name)
         self._wait_seconds = metrics.wait_seconds.labels(name)
-        self._waiting: _Waiting[Request, Response] = _Waiting()
+        self._waiting: Turns[_Item[Request, Response]] = Turns(
+            tenant=attrgetter("tenant_id"), size=attrgetter("size_bytes"), most_items=MOST_ITEMS, most_bytes=MOST_BYTES
+        )
         self._calls: set[_Call] = set()
         self._unanswered: dict[_Item[Request, Response], None] = {}
         self._expiry: asyncio.TimerHandle | None = None
@@ -215,9 +175,8 @@ class Batcher(Generic[Request, Response]):
         self._is_closed = True
         if self._expiry is not None:
             self._expiry.cancel()
-        for queue in self._waiting.tenants.values():
-            for item in queue:
-                _answer(item, _given_up())
+        for item in self._waiting:
+            _answer(item, _given_up())
         for call in self._calls:
             if call.task is not None:
                 call.task.cancel()

@@ -10,7 +10,8 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from operator import attrgetter
+from typing import Any, Final, Generic, TypeVar
 
 import asyncpg
 import structlog
@@ -20,9 +21,10 @@ from store_service.db.fault_points import reaching_batch
 from store_service.db.leaving import to_its_end
 from store_service.db.pool import Locked, Moved
 from store_service.db.traces import Traces
-from store_service.db.turns import Call, Turns
 from store_service.fault_points import FaultPoints
+from store_service.model.limits import ANSWER_BYTES, BATCH_ITEMS
 from store_service.model.refusals import Reason, Refusal
+from store_service.turns import Turns
 
 Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")
@@ -66,6 +68,17 @@ class BatchMetrics:
 
 
 @dataclass(eq=False, slots=True)
+class _Call(Generic[Item, Outcome]):
+    """One that waits."""
+
+    item: Item
+    tenant_id: str
+    answer: "asyncio.Future[Outcome]"
+    asked_at: float
+    asker: Any
+
+
+@dataclass(eq=False, slots=True)
 class _Statement:
     """One that is under way."""
 
@@ -98,6 +111,8 @@ class Batcher(Generic[Item, Outcome]):
         self._name = name
         self._run: Run[Item, Outcome] = reaching_batch(metrics.points, name, run)
         self._tenant = tenant
+        self._key = key
+        self._size = size
         self._parallel = parallel
         self._waits_for_rows = waits_for_rows
         self._moved = moved
@@ -106,7 +121,10 @@ class Batcher(Generic[Item, Outcome]):
         self._wait_seconds = metrics.wait_seconds.labels(name)
         self._refused = metrics.refused
         self._traces = metrics.traces
-        self._waiting: Turns[Item, Outcome] = Turns(key, size)
+        self._waiting: Turns[_Call[Item, Outcome]] = Turns(
+            tenant=attrgetter("tenant_id"), key=lambda call: key(call.item), size=lambda call: size(call.item),
+            most_items=BATCH_ITEMS, most_bytes=ANSWER_BYTES,
+        )  # fmt: skip
         self._running: dict[asyncio.Task[None], _Statement] = {}
         self._left_behind: set[asyncio.Task[list[Outcome | Refusal]]] = set()
 
@@ -117,7 +135,7 @@ class Batcher(Generic[Item, Outcome]):
             raise Refusal(Reason.OVERLOADED)
         answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         asker = self._traces.asker() if self._traces is not None else None
-        call = Call(item, self._tenant(item), answer, time.monotonic(), asker)
+        call = _Call(item, self._tenant(item), answer, time.monotonic(), asker)
         if self._batching:
             self._waiting.add(call)
             self._start()
@@ -141,7 +159,7 @@ class Batcher(Generic[Item, Outcome]):
         outcomes: dict[int, Outcome | Refusal] = {}
         left = list(range(len(items)))
         while left:
-            wave = list(self._waiting.wave([items[index] for index in left]))
+            wave = self._wave([items[index] for index in left])
             chosen = [left[position] for position in wave]
             outcomes.update(zip(chosen, await self._run_parting([items[index] for index in chosen]), strict=True))
             left = [index for index in left if index not in outcomes]
@@ -158,7 +176,7 @@ class Batcher(Generic[Item, Outcome]):
             self._wait_seconds.observe(time.monotonic() - min(call.asked_at for call in batch))
             self._launch(batch, is_slow=False)
 
-    def _launch(self, batch: Sequence[Call[Item, Outcome]], *, is_slow: bool) -> None:
+    def _launch(self, batch: Sequence[_Call[Item, Outcome]], *, is_slow: bool) -> None:
         statement = _Statement(frozenset(call.tenant_id for call in batch), is_slow)
         task = asyncio.create_task(self._answer(batch, statement))
         self._running[task] = statement
@@ -172,7 +190,7 @@ class Batcher(Generic[Item, Outcome]):
         del self._running[task]
         self._start()
 
-    async def _answer(self, batch: Sequence[Call[Item, Outcome]], statement: _Statement) -> None:
+    async def _answer(self, batch: Sequence[_Call[Item, Outcome]], statement: _Statement) -> None:
         slow = asyncio.get_running_loop().call_later(SLOW_SECONDS, self._be_slow, statement)
         outcomes: Sequence[Outcome | Refusal] = [Refusal(Reason.OUTCOME_UNKNOWN)] * len(batch)
         try:
@@ -192,7 +210,7 @@ class Batcher(Generic[Item, Outcome]):
                 else:
                     call.answer.set_result(outcome)
 
-    async def _run_for(self, batch: Sequence[Call[Item, Outcome]]) -> list[Outcome | Refusal]:
+    async def _run_for(self, batch: Sequence[_Call[Item, Outcome]]) -> list[Outcome | Refusal]:
         items = [call.item for call in batch]
         if self._traces is None:
             return await self._run_halving(items)
@@ -250,3 +268,17 @@ class Batcher(Generic[Item, Outcome]):
             return [Refusal(Reason.OUTCOME_UNKNOWN)] * len(items)
         middle = len(items) // 2
         return [*await self._run_halving(items[:middle]), *await self._run_halving(items[middle:])]
+
+    def _wave(self, items: Sequence[Item]) -> list[int]:
+        """The positions of those of a caller's own items that may travel together, first come first."""
+        positions: dict[Hashable, int] = {}
+        size = 0
+        for position, item in enumerate(items):
+            key = self._key(item)
+            if key in positions:
+                continue
+            size += self._size(item)
+            if positions and (len(positions) == BATCH_ITEMS or size > ANSWER_BYTES):
+                break
+            positions[key] = position
+        return list(positions.values())

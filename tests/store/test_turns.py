@@ -13,8 +13,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from taskstore.v1 import tasks_pb2
 
-from store_service.db.turns import Turns
 from store_service.model.limits import BATCH_ITEMS
+from store_service.turns import Turns
 from tests.conftest import Stubs, serving
 from tests.pair import metrics_at
 from tests.store.builders import (
@@ -62,7 +62,7 @@ async def waiting(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Awaitable[
     come = 0
     add = Turns.add
 
-    def count(self: Turns[Any, Any], call: Any) -> None:
+    def count(self: Turns[Any], call: Any) -> None:
         nonlocal come
         come += 1
         add(self, call)
