@@ -238,9 +238,19 @@ class Pair:
 
 def metrics_at(admin_port: int) -> str:
     """All that a store, a bridge or a worker has counted, as it tells it."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{admin_port}/metrics", timeout=30) as answer:
-        text: str = answer.read().decode()
-        return text
+    status, text = told_at(admin_port, "/metrics", within_seconds=30)
+    assert status == 200, text
+    return text
+
+
+def told_at(port: int, path: str, *, within_seconds: float = 10) -> tuple[int, str]:
+    """Status and text of what a process of ours answers a GET with, as probes ask."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=within_seconds) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as refused:
+        with refused:
+            return refused.code, refused.read().decode()
 
 
 def free_ports(count: int) -> list[int]:

@@ -21,7 +21,6 @@ from tests.bridge.holding import DONE, hold
 from tests.bridge.test_reload import put
 from tests.conftest import started
 from tests.security.authority import PUBLIC_URL, Authority
-from tests.security.conftest import STATE_KEY
 from tests.store.builders import until
 
 AWAY = StoreError("the connection broke", code=grpc.StatusCode.UNAVAILABLE)
@@ -101,9 +100,7 @@ async def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     config = Config(
         routes=str(routes),
         store=DEFAULT,
-        issuers=str(authority.issuers),
-        public_url=PUBLIC_URL,
-        state_keys=(STATE_KEY,),
+        **authority.settings,
         port=0,
         admin_port=0,
         drain_seconds=0,

@@ -6,14 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from tests.bridge.listening import listening
-from tests.pair import free_ports
+from tests.pair import free_ports, told_at
 from tests.tied import TIED
 
 
@@ -28,16 +26,6 @@ def serving(**settings: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def status(url: str) -> int:
-    try:
-        with urllib.request.urlopen(url, timeout=10) as response:
-            code: int = response.status
-            return code
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code
-
-
 def test_it_starts_without_a_store_and_ends_with_0_on_sigterm(routes: Path) -> None:
     port, admin_port, nowhere = free_ports(3)
     settings = {
@@ -50,9 +38,9 @@ def test_it_starts_without_a_store_and_ends_with_0_on_sigterm(routes: Path) -> N
         assert process.stderr is not None
         started = json.loads(process.stderr.readline())
         assert (started["event"], started["port"]) == ("bridge_started", port)
-        assert status(f"http://127.0.0.1:{admin_port}/livez") == 200
-        assert status(f"http://127.0.0.1:{admin_port}/readyz") == 503
-        assert status(f"http://127.0.0.1:{port}/mcp") == 405
+        assert told_at(admin_port, "/livez")[0] == 200
+        assert told_at(admin_port, "/readyz")[0] == 503
+        assert told_at(port, "/mcp")[0] == 405
         process.send_signal(signal.SIGTERM)
         lines = [json.loads(line) for line in process.stderr]
         assert process.wait(timeout=30) == 0

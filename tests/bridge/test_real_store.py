@@ -36,11 +36,14 @@ tenants:
 
 
 @pytest.fixture
-async def real(store: Stubs, tmp_path: Path) -> AsyncIterator[Bridge]:
+def route_text() -> str:
+    return ROUTES
+
+
+@pytest.fixture
+async def real(store: Stubs, routes: Path) -> AsyncIterator[Bridge]:
     """A bridge over the real store."""
-    path = tmp_path / "routes.yaml"
-    path.write_text(ROUTES)
-    async with started(bridge_on(path, store=store.address)) as running:
+    async with started(bridge_on(routes, store=store.address)) as running:
         yield running
 
 

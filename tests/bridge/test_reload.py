@@ -15,8 +15,8 @@ from mcp_bridge.config import Config
 from tests.bridge.client import Client
 from tests.bridge.fake_store import FakeTaskStore
 from tests.bridge.listening import SUBSCRIPTION_ID, Stream, listening
-from tests.bridge.test_process import serving, status
-from tests.pair import free_ports, metrics_at
+from tests.bridge.test_process import serving
+from tests.pair import free_ports, metrics_at, told_at
 from tests.store.builders import until
 
 TOOL = "{{name: {}, workflow: w, workflow_version: {}, task: optional, input_schema: {{type: object}}}}"
@@ -123,7 +123,7 @@ async def test_a_wrong_file_changes_nothing_and_the_next_right_one_is_taken(
 
     await until(is_missed, "the missing file is noticed")
     assert await names(client) == ["a"]
-    assert await asyncio.to_thread(status, f"http://127.0.0.1:{bridge.admin_port}/readyz") == 200
+    assert (await asyncio.to_thread(told_at, bridge.admin_port, "/readyz"))[0] == 200
     put(routes, written("b"))
     await until(lambda: is_listed(client, "b"), "b is listed")
     assert await figures(bridge.admin_port) == {"applied": 2, "refused": len(wrong) + 1}

@@ -3,8 +3,6 @@
 import asyncio
 import re
 import time
-import urllib.error
-import urllib.request
 
 import asyncpg
 import pytest
@@ -12,18 +10,10 @@ from taskstore.v1 import leases_pb2, tasks_pb2
 
 from tests.cases.work import PATIENCE_SECONDS
 from tests.conftest import Stubs, serving
+from tests.pair import metrics_at, told_at
 from tests.store.builders import checkpoint, claim, complete, create, heartbeat, new_task, refusal_of, set_policy, until
 
 OURS = "FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'tenure-%'"
-
-
-def looked_at(store: Stubs, path: str) -> tuple[int, str]:
-    """The answer of a probe."""
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{store.admin_port}{path}", timeout=10) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        return error.code, error.read().decode()
 
 
 async def everything(store: Stubs, worker_id: str) -> None:
@@ -48,8 +38,7 @@ async def test_the_isolation_that_a_database_sets_for_its_sessions_changes_nothi
         for tenant_id in ("a", "b"):
             await set_policy(store, tenant_id=tenant_id)
         await asyncio.gather(*(everything(store, f"w{number}") for number in range(10)))
-        _, figures = looked_at(store, "/metrics")
-        assert re.search(r"^tenure_store_statement_retries_total 0.0$", figures, re.MULTILINE)
+        assert re.search(r"^tenure_store_statement_retries_total 0.0$", metrics_at(store.admin_port), re.MULTILINE)
     assert await database.fetch("SELECT * FROM tenure.audit") == []
 
 
@@ -64,7 +53,7 @@ async def test_50_a_store_whose_database_only_reads_is_not_ready_until_it_writes
         await database.execute(f"SELECT pg_terminate_backend(pid) {OURS}")
 
     async def is_ready() -> bool:
-        return (await asyncio.to_thread(looked_at, store, "/readyz"))[0] == 200
+        return (await asyncio.to_thread(told_at, store.admin_port, "/readyz"))[0] == 200
 
     async def is_not_ready() -> bool:
         return not await is_ready()
@@ -80,7 +69,7 @@ async def test_50_a_store_whose_database_only_reads_is_not_ready_until_it_writes
     await reconnect("on")
     await until(is_not_ready, "the store says so")
     assert (await refusal_of(create(store))).reason == "STORAGE_UNAVAILABLE"
-    assert (await asyncio.to_thread(looked_at, store, "/livez"))[0] == 200
+    assert (await asyncio.to_thread(told_at, store.admin_port, "/livez"))[0] == 200
     await database.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = off")
     started = time.monotonic()  # its connections are those of the database that only reads: it finds that out itself
     async with asyncio.timeout(PATIENCE_SECONDS):

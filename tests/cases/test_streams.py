@@ -6,8 +6,6 @@ import itertools
 import json
 import re
 import time
-import urllib.error
-import urllib.request
 import zlib
 from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any
@@ -24,7 +22,7 @@ from tests.cases.conftest import ALL, ROUTES
 from tests.cases.work import PATIENCE_SECONDS, create, ended, shown, working
 from tests.client.fake_store import outcomes
 from tests.conftest import stubs_on
-from tests.pair import Pair
+from tests.pair import Pair, told_at
 from tests.store.builders import assert_lease_lost, complete
 
 MIB = 1024 * 1024
@@ -247,18 +245,9 @@ async def test_61_work_may_start_processes_while_its_lease_is_kept(pair: Pair, u
     assert worker.stop() == 0
 
 
-async def looked_at(url: str) -> int:
+async def looked_at(port: int, path: str) -> int:
     """The status that a probe gets."""
-
-    def look() -> int:
-        try:
-            with urllib.request.urlopen(url, timeout=5) as answer:
-                status: int = answer.status
-                return status
-        except urllib.error.HTTPError as error:
-            return error.code
-
-    return await asyncio.to_thread(look)
+    return (await asyncio.to_thread(told_at, port, path, within_seconds=5))[0]
 
 
 @pytest.mark.timeout(900)
@@ -272,15 +261,16 @@ async def test_66_a_database_that_is_away_ends_no_process_and_costs_no_attempt(p
 
     async with working(pair.store_address, work, lease_seconds=2 * away_seconds + 60, admin_port=0) as worker:
         task_id = await create(user)
-        store, bridge, mine = (f"http://127.0.0.1:{port}" for port in (*pair.admin_ports, worker.admin_port))
+        assert worker.admin_port is not None
+        store, bridge, mine = (*pair.admin_ports, worker.admin_port)
         async with asyncio.timeout(PATIENCE_SECONDS):
-            while [await looked_at(f"{one}/readyz") for one in (store, bridge, mine)] != [200, 200, 200]:
+            while [await looked_at(one, "/readyz") for one in (store, bridge, mine)] != [200, 200, 200]:
                 await asyncio.sleep(0.05)
         await asyncio.to_thread(pair.postgres.stop)
         stopped_at, unready_after = time.monotonic(), 0.0
         while time.monotonic() < stopped_at + away_seconds or not unready_after:
-            assert [await looked_at(f"{one}/livez") for one in (store, bridge, mine)] == [200, 200, 200]
-            if not unready_after and await looked_at(f"{store}/readyz") == 503:
+            assert [await looked_at(one, "/livez") for one in (store, bridge, mine)] == [200, 200, 200]
+            if not unready_after and await looked_at(store, "/readyz") == 503:
                 unready_after = time.monotonic() - stopped_at
             await asyncio.sleep(0.25)
         answer = await user.call("work", tasks=True)
@@ -288,7 +278,7 @@ async def test_66_a_database_that_is_away_ends_no_process_and_costs_no_attempt(p
         await asyncio.to_thread(pair.postgres.start)
         back_at = time.monotonic()
         async with asyncio.timeout(PATIENCE_SECONDS):
-            while await looked_at(f"{store}/readyz") != 200:
+            while await looked_at(store, "/readyz") != 200:
                 await asyncio.sleep(0.1)
         ready_after = time.monotonic() - back_at
         go.set()

@@ -3,8 +3,6 @@
 import asyncio
 import os
 import signal
-import urllib.error
-import urllib.request
 from typing import Any
 
 import pytest
@@ -12,6 +10,7 @@ import pytest
 from store_service.client import Context, SyncContext, Worker
 from tests.client.fake_store import FakeStore, new_worker, outcomes
 from tests.client.stubborn_worker import process
+from tests.pair import told_at
 
 
 async def test_running_work_finishes_and_nothing_new_is_begun(fake: FakeStore) -> None:
@@ -139,15 +138,8 @@ async def test_the_admin_port_tells_whether_work_can_be_taken(fake: FakeStore) -
 
 
 async def get(worker: Worker, path: str) -> tuple[int, str]:
-    def fetch() -> tuple[int, str]:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{worker.admin_port}{path}", timeout=5) as response:
-                return response.status, response.read().decode()
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, error.read().decode()
-
-    return await asyncio.to_thread(fetch)
+    assert worker.admin_port is not None
+    return await asyncio.to_thread(told_at, worker.admin_port, path, within_seconds=5)
 
 
 def test_settings_that_the_store_would_refuse_are_refused_at_once() -> None:

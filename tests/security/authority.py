@@ -1,5 +1,6 @@
 """An authorization server as far as a bridge sees it: keys, a JWK set, and whatever tokens a test wants."""
 
+import base64
 import json
 import time
 from pathlib import Path
@@ -12,6 +13,7 @@ from joserfc.jwk import ECKey, RSAKey
 ISSUER = "https://as.example"
 PUBLIC_URL = "https://mcp.example"
 AUDIENCE = f"{PUBLIC_URL}/mcp"
+STATE_KEY = base64.b64encode(b"k" * 32).decode()
 ALGORITHMS = ["RS256", "RS384", "PS256", "ES256", "ES384", "HS256", "none"]
 
 
@@ -25,6 +27,11 @@ class Authority:
         self.key = self.new_key("first")
         self.publish(self.key)
         self.issuers.write_text(f"version: 1\nscopes: [mcp]\nissuers:\n  - {{issuer: '{issuer}', jwks: jwks.json}}\n")
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What a bridge is told, so that it asks for this authority's tokens."""
+        return {"issuers": str(self.issuers), "public_url": PUBLIC_URL, "state_keys": (STATE_KEY,)}
 
     @staticmethod
     def new_key(kid: str) -> ECKey:

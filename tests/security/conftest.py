@@ -1,6 +1,5 @@
 """A bridge that checks tokens, over a store in memory."""
 
-import base64
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,6 @@ from tests.bridge.client import Client
 from tests.bridge.fake_store import FakeTaskStore
 from tests.conftest import started
 from tests.security.authority import PUBLIC_URL, Authority
-
-STATE_KEY = base64.b64encode(b"k" * 32).decode()
 
 ROUTES = """
 version: 1
@@ -103,9 +100,7 @@ def config(tmp_path: Path, authority: Authority) -> Config:
     routes.write_text(ROUTES)
     return Config(
         routes=str(routes),
-        issuers=str(authority.issuers),
-        public_url=PUBLIC_URL,
-        state_keys=(STATE_KEY,),
+        **authority.settings,
         port=0,
         admin_port=0,
         drain_seconds=0,

@@ -22,8 +22,8 @@ from mcp_bridge.config import Config
 from store_service.client import Context, Worker
 from tests.conftest import Stubs
 from tests.pair import free_ports
+from tests.security.authority import STATE_KEY
 from tests.security.authorization_server import Codes, authorization_server
-from tests.security.conftest import STATE_KEY
 
 PATIENCE_SECONDS = 60
 ROUTES = """

@@ -16,8 +16,8 @@ from store_service.client import TaskStore
 from tests.bridge.client import Client, client_of
 from tests.bridge.fake_store import FakeTaskStore
 from tests.conftest import started
-from tests.security.authority import Authority
-from tests.security.conftest import STATE_KEY, Users
+from tests.security.authority import STATE_KEY, Authority
+from tests.security.conftest import Users
 
 
 async def use(client: Client) -> str:

@@ -4,8 +4,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
@@ -13,27 +11,18 @@ from urllib.parse import urlsplit, urlunsplit
 import asyncpg
 import pytest
 
-from tests.pair import Process, free_ports
+from tests.pair import Process, free_ports, told_at
 from tests.store.builders import until
 
 pytestmark = pytest.mark.direct("the way to Postgres is the test's own")
-
-
-def said(admin_port: int, path: str) -> tuple[int, str]:
-    """What a probe is told."""
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{admin_port}{path}", timeout=10) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as refused:
-        return refused.code, refused.read().decode()
 
 
 async def says(admin_port: int, status: int, text: str) -> None:
     """Until readiness is that; it is alive all the while."""
 
     async def is_said() -> bool:
-        assert (await asyncio.to_thread(said, admin_port, "/livez"))[0] == 200
-        told = await asyncio.to_thread(said, admin_port, "/readyz")
+        assert (await asyncio.to_thread(told_at, admin_port, "/livez"))[0] == 200
+        told = await asyncio.to_thread(told_at, admin_port, "/readyz")
         return told[0] == status and text in told[1]
 
     await until(is_said, f"/readyz says {status} {text}")

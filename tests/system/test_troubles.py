@@ -20,8 +20,7 @@ from tests.conftest import Clock, Stubs, bridge_on, started
 from tests.mcp_client.test_command import tenure
 from tests.pair import ROOT, free_ports, metrics_at
 from tests.readmes.test_table import names_in
-from tests.security.authority import PUBLIC_URL, Authority
-from tests.security.conftest import STATE_KEY
+from tests.security.authority import PUBLIC_URL, STATE_KEY, Authority
 from tests.store.builders import TENANT, claim, until
 from tests.store.moving import BrokenOff, move, stay
 
@@ -114,14 +113,17 @@ async def scene(dsn: str, store: Stubs, tmp_path: Path) -> AsyncIterator[Scene]:
     routes = tmp_path / "routes.yaml"
     routes.write_text(ROUTES)
     authority = Authority(tmp_path)
-    settings = {"issuers": str(authority.issuers), "public_url": PUBLIC_URL, "state_keys": (STATE_KEY,)}
     worker = Worker(store.address, tenants=[TENANT])
 
     @worker.workflow("asks")
     async def asks(ctx: Context, _: dict[str, Any]) -> str:
         return (await ctx.ask("really", "Really?", SURE)).action
 
-    async with started(bridge_on(routes, store=store.address, **settings)) as bridge, client_of(bridge) as raw, worker:
+    async with (
+        started(bridge_on(routes, store=store.address, **authority.settings)) as bridge,
+        client_of(bridge) as raw,
+        worker,
+    ):
         running = Scene(raw, bridge.admin_port, store, dsn, authority, routes)
         raw.token = running.token()
         yield running

@@ -14,7 +14,6 @@ from mcp_bridge.client import HandleExpired, ProtocolFailure, TaskClient, TaskHa
 from store_service.client import BudgetAmounts, Context, Worker
 from tests.conftest import bridge_on, serving, started
 from tests.security.authority import PUBLIC_URL, Authority
-from tests.security.conftest import STATE_KEY
 from tests.store.budgets import Amounts, set_budget
 from tests.store.builders import TENANT
 from tests.telemetry.prometheus import PROGRAM, Prometheus, scraping
@@ -67,10 +66,9 @@ async def observed(dsn: str, folder: Path) -> AsyncIterator[Prometheus]:
     (folder / "archive").mkdir()
     (folder / "routes.yaml").write_text(ROUTES)
     authority = Authority(folder)
-    settings = {"issuers": str(authority.issuers), "public_url": PUBLIC_URL, "state_keys": (STATE_KEY,)}
     async with serving(dsn, cleanup=True, archive=str(folder / "archive")) as store:
         await set_budget(store, Amounts(tokens=1_000_000))
-        async with started(bridge_on(folder / "routes.yaml", store=store.address, **settings)) as bridge:
+        async with started(bridge_on(folder / "routes.yaml", store=store.address, **authority.settings)) as bridge:
             worker = Worker(store.address, admin_port=0, lease_seconds=10, tenants=[TENANT])
 
             @worker.workflow("work", limits=BudgetAmounts(tokens=10))
