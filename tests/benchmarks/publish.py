@@ -6,6 +6,7 @@ python -m tests.benchmarks.publish [RUN.json ...]     the newest run when none i
 import json
 import re
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,7 +33,7 @@ def main() -> None:
     figures = [Figure.from_json(one) for one in kept["figures"]]
     met = sum(one.verdict == "met" for one in figures)
     told = (
-        f"{'; '.join(kept['told'])}.\n\n{_shared(kept['machine'])}{met} of {len(figures)} are met.\n\n"
+        f"{_wrapped('; '.join(kept['told']))}.\n\n{_shared(kept['machine'])}{met} of {len(figures)} are met.\n\n"
         f"![The last run](last_run.svg)\n\n{markdown(figures)}\n\n{cpu_markdown(figures)}\n"
     )
     text = README.read_text()
@@ -59,11 +60,17 @@ def _shared(described: dict[str, float]) -> str:
     """A warning, where others used the machine too."""
     if described["load_before"] <= described["cores"]:
         return ""
-    return (
+    warning = (
         f"**The machine was shared**: {described['load_before']:g} others wanted its {described['cores']} cores "
         "when the run began. The rates are a fraction of those of a quiet machine, and the ratios waver with what others did: "
-        "these figures show that the benchmarks run, and little of how fast anything is. The CPU of each process says more.\n\n"
+        "these figures show that the benchmarks run, and little of how fast anything is. The CPU of each process says more."
     )
+    return f"{_wrapped(warning)}\n\n"
+
+
+def _wrapped(prose: str) -> str:
+    """In lines as long as the page's others."""
+    return textwrap.fill(prose, 127, break_on_hyphens=False)
 
 
 def _rounded(value: object) -> object:
