@@ -84,7 +84,7 @@ async def observed(dsn: str, folder: Path) -> AsyncIterator[Prometheus]:
                     yield prometheus
 
 
-@pytest.mark.batching("two of the graphs are of batches")
+@pytest.mark.batching("four queries of graphs are of batches")
 async def test_every_graph_shows_something_of_a_pair_at_work_and_no_alarm_rings(dsn: str, tmp_path: Path) -> None:
     wanted = [query.replace("$__rate_interval", RANGE) for query in graphs()]
     wanted += [looked_at(query) for name, query in alarms().items() if name not in ALARMS_FOR_FAILURES]
