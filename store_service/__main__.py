@@ -8,8 +8,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import structlog
-
 from store_service.archive.errors import ArchiveError
 from store_service.config import Config, MoveConfig, read_config, read_move
 from store_service.db.migrate import SchemaError, bump_epoch, keep_epoch, migrate
@@ -25,9 +23,6 @@ from store_service.server import Store
 from store_service.settings import ConfigError
 from store_service.telemetry import TracesNotInstalled, configure_logs, keep_memory, settle_garbage
 from store_service.telemetry.findings import add_output, tell_findings
-
-START_SECONDS = 30.0
-"""How long `serve` waits for a database that cannot be reached yet, unless it is to wait for one however long that takes."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -118,7 +113,7 @@ async def _serve(config: Config) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     store = Store(config)
-    starting, stopping = asyncio.create_task(_start(store, config)), asyncio.create_task(stop.wait())
+    starting, stopping = asyncio.create_task(store.start_when_possible()), asyncio.create_task(stop.wait())
     await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():  # whatever it waits for
         starting.cancel()
@@ -129,23 +124,6 @@ async def _serve(config: Config) -> int:
     await stopping
     await store.stop()
     return 0
-
-
-async def _start(store: Store, config: Config) -> None:
-    """Starts it, as soon as there is a database, within bounds unless it is to wait."""
-    loop = asyncio.get_running_loop()
-    until = loop.time() + START_SECONDS
-    while True:
-        try:
-            if config.wait_for_database:
-                await store.wait_for_database()
-            await store.start()
-            return
-        except (Refusal, ConnectionError, TimeoutError) as error:
-            if loop.time() > until and not config.wait_for_database:
-                raise
-            structlog.get_logger().warning("waiting_for_database", error=str(error))
-            await asyncio.sleep(1)
 
 
 async def _migrate(config: Config) -> int:

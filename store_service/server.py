@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -95,8 +96,10 @@ SERVER_OPTIONS: list[tuple[str, Any]] = [
     ("grpc.so_reuseport", 0),
 ]
 
+START_SECONDS = 30.0
+"""How long a database that cannot be reached yet is tried, unless the store is to wait for one however long that takes."""
 WAIT_SECONDS = 1.0
-"""Between two looks whether there is a database that the store may run on."""
+"""Between two tries."""
 SERVICE_NAMES = [service.full_name for service in SERVICES.values()]
 
 
@@ -143,17 +146,19 @@ class Store:
         """The port of probes and metrics."""
         return self._admin.port
 
-    async def wait_for_database(self) -> None:
-        """Waits, alive and not ready, until there is a database that it may run on, however long that takes.
-
-        Raises ValueError when its address is none, OSError when the port of probes is taken.
-        """
-        self._admin.start()
+    async def start_when_possible(self) -> None:
+        """Starts as soon as there is a database: tries one that cannot be reached for half a minute; or, where it is to wait,
+        alive and not ready, however long it takes until there is one that it may run on. Raises what `start` does."""
+        waits, until = self._config.wait_for_database, time.monotonic() + START_SECONDS
+        if waits:
+            self._admin.start()
         while True:
             try:
-                await check_schema(self._config.dsn, allow_test_clock=self._config.allow_test_clock)
+                await self.start()
                 return
-            except (SchemaError, Refusal, OSError) as error:
+            except (SchemaError, Refusal, ConnectionError) as error:
+                if not waits and (isinstance(error, SchemaError) or time.monotonic() > until):
+                    raise
                 if str(error) != self._waits_for:
                     structlog.get_logger().warning("waiting_for_database", error=str(error))
                 self._waits_for = str(error)
@@ -162,8 +167,8 @@ class Store:
     async def start(self) -> None:
         """Checks the schema, puts the parts together, and serves.
 
-        Raises SchemaError when the schema is not one it may run on, Refusal when the database cannot be reached, ValueError
-        when its address is none, OSError or RuntimeError when a port is taken. Then nothing of it is left.
+        Raises SchemaError when the schema is not one it may run on, Refusal or ConnectionError when the database cannot be
+        reached, ValueError when its address is none, OSError or RuntimeError when a port is taken. Then nothing of it is left.
         """
         config = self._config
         await check_schema(config.dsn, allow_test_clock=config.allow_test_clock)

@@ -65,12 +65,14 @@ async def migrate(dsn: str) -> list[Migration]:
 
 async def check_schema(dsn: str, *, allow_test_clock: bool) -> None:
     """Raises SchemaError unless the schema is the one this version knows and time is the database's own, and where the database
-    lets nobody in; STORAGE_UNAVAILABLE, or OSError, when it cannot be asked; ValueError when the address is none."""
+    lets nobody in; STORAGE_UNAVAILABLE, or ConnectionError, when it cannot be asked; ValueError when the address is none."""
     try:
         with reaching():
             await _check_schema(dsn, allow_test_clock=allow_test_clock)
     except (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError) as error:
         raise SchemaError(f"{error}; see TENURE_STORE_DSN") from None
+    except OSError as error:  # also of names that are not known, and of hosts with several addresses
+        raise ConnectionError(str(error) or "the database does not answer") from None
 
 
 async def _check_schema(dsn: str, *, allow_test_clock: bool) -> None:

@@ -5,14 +5,17 @@ import contextlib
 import socket
 import struct
 import urllib.request
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 import grpc
 import pytest
+import structlog
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from store_service import server
 from store_service.client import StoreError, TaskStore
 from store_service.config import Config
 from store_service.db.migrate import SchemaError
@@ -35,7 +38,19 @@ def free_port() -> int:
 async def test_an_address_that_is_none_is_not_waited_for(dsn: str, field: str, text: str) -> None:
     settings: dict[str, Any] = {"dsn": dsn, "port": 0, "admin_port": 0, "allow_test_clock": True, field: text}
     with pytest.raises(ValueError, match="invalid DSN"):
-        await Store(Config(**settings)).start()
+        await Store(Config(**settings)).start_when_possible()
+
+
+@pytest.mark.parametrize("host", ["nobody.invalid", "127.0.0.1:1"])
+async def test_a_database_that_is_not_reached_is_tried_again_until_its_time_is_up(
+    host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moments = iter([0.0, server.START_SECONDS, server.START_SECONDS + 1])
+    monkeypatch.setattr(server, "time", SimpleNamespace(monotonic=lambda: next(moments)))
+    monkeypatch.setattr(server, "WAIT_SECONDS", 0)
+    with structlog.testing.capture_logs() as logs, pytest.raises(ConnectionError) as refused:
+        await Store(Config(dsn=f"postgresql://tenure@{host}/tenure", port=0, admin_port=0)).start_when_possible()
+    assert logs == [{"event": "waiting_for_database", "log_level": "warning", "error": str(refused.value)}]
 
 
 @pytest.mark.direct("PgBouncer keeps its own connections")
