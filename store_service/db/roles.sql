@@ -69,13 +69,15 @@ BEGIN
 END $$
 
 -- name: own_functions
--- The functions that need more than the store has. To own a function, a role must be able to create in its schema.
+-- The functions that need more than the store has; and, of those, what each finish calls, too: a session plans anew what another
+-- role ran last. To own a function, a role must be able to create in its schema.
 DO $$
 DECLARE f regprocedure; owner text;
 BEGIN
   GRANT CREATE ON SCHEMA tenure TO tenure_scheduler, tenure_governance;
   FOR f, owner IN
     SELECT p.oid, o.owner FROM pg_proc p JOIN (VALUES
+      ('apply_deltas', 'tenure_scheduler'), ('close_waits', 'tenure_scheduler'), ('close_signals', 'tenure_scheduler'), ('close_questions', 'tenure_scheduler'),
       ('claim_tasks', 'tenure_scheduler'), ('list_cleanup_tenants', 'tenure_scheduler'), ('list_unexported_tenants', 'tenure_scheduler'), ('queue_figures', 'tenure_scheduler'), ('removal_figures', 'tenure_scheduler'), ('purges_waiting', 'tenure_scheduler'),
       ('moves_under_way', 'tenure_scheduler'),
       ('promote_due', 'tenure_scheduler'), ('meter_budget_facts', 'tenure_scheduler'), ('forget_registrations', 'tenure_scheduler'),

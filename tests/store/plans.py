@@ -62,6 +62,9 @@ INSERT INTO tenure.lane (tenant_id, workflow, version, ready, open)
 SELECT m.tenant, 'report', 1, count(*), true FROM made m GROUP BY 1
 ON CONFLICT (tenant_id, workflow, version) DO UPDATE SET ready = lane.ready + excluded.ready
 """
+_PLANNED: Final = "PLANNER STATISTICS"
+_TEST_CLOCK: Final = 'SQL function "task_now"'
+"""Which is in a table. The store's own is a part of the statements that ask for it."""
 _SCAN: Final = re.compile(
     r"(?:Seq Scan|Index (?P<only>Only )?Scan (?:Backward )?using (?P<index>\w+)) on (?:tenure\.)?(?P<table>\w+)"
     r".*?actual rows=(?P<rows>[\d.]+) loops=(?P<loops>\d+)"
@@ -114,6 +117,13 @@ class Watched:
 
     write = read
 
+    async def tell_planning(self) -> None:
+        """From now on it keeps, too, that something was planned."""
+        await self._connection.execute(
+            f"RESET ROLE; SET log_planner_stats = on; SET client_min_messages = log; SET ROLE {SETTINGS['role']}"
+        )
+        self.take()
+
     async def close(self) -> None:
         """Ends it."""
         await self._connection.close()
@@ -124,7 +134,7 @@ class Watched:
         return taken
 
     def _listen(self, _: Any, message: Any) -> None:
-        self._plans.append(Plan(str(message)))
+        self._plans.append(Plan(f"{message.message} {message.context}" if message.message == _PLANNED else message.message))
 
 
 async def watch(dsn: str) -> Watched:
@@ -150,32 +160,47 @@ async def hot_plans(dsn: str) -> dict[str, list[Plan]]:
     """The plans of what a task goes through, in batches, of looks for what is due and of lists; each run twice: the first one
     reads catalogs."""
     session = await watch(dsn)
+    plans = [await _go_through(session) for _ in range(2)]
+    await session.close()
+    return plans[-1]
+
+
+async def planned_anew(dsn: str) -> list[str]:
+    """What a session still plans that has gone through the same before: the least of some rounds, as whoever analyzes a table
+    has all that look at it plan once more."""
+    session = await watch(dsn)
+    await _go_through(session)
+    await session.tell_planning()
+    rounds = [[plan.text for plans in (await _go_through(session)).values() for plan in plans] for _ in range(4)]
+    await session.close()
+    return min(([text for text in told if text.startswith(_PLANNED) and _TEST_CLOCK not in text] for told in rounds), key=len)
+
+
+async def _go_through(session: Watched) -> dict[str, list[Plan]]:
     leases, tasks, chores = LeaseRows(session), TaskRows(session), ChoreRows(session)  # type: ignore[arg-type]  # see Watched
     plans: dict[str, list[Plan]] = {}
-    for _ in range(2):
-        await tasks.create_tasks([(_new(f"t{number % 10}"), str(uuid4()), b"digest") for number in range(BATCH)])
-        plans["create_tasks"] = session.take()
-        taken = await leases.claim_tasks(_claim())
-        plans["claim_tasks"] = session.take()
-        await leases.heartbeat_tasks([Heartbeat(one.lease, 0) for one in taken])
-        plans["heartbeat_tasks"] = session.take()
-        await leases.append_checkpoints([NewCheckpoint(one.lease, 0, "step", Payload(JSON, b"{}")) for one in taken])
-        plans["append_checkpoints"] = session.take()
-        await tasks.changed_tasks([(TaskRef(one.lease.tenant_id, one.lease.task_id), 0) for one in taken])
-        plans["changed_tasks"] = session.take()
-        await tasks.get_tasks([TaskRead(TaskRef(one.lease.tenant_id, one.lease.task_id), TaskView.OUTCOME) for one in taken])
-        plans["get_tasks"] = session.take()
-        await leases.finish_tasks([_finish(one) for one in taken])
-        plans["finish_tasks"] = session.take()
-        await leases.claim_tasks(_claim(lease_ms=1))
-        session.take()
-        await chores.promote_due(BATCH, grace_ms=30_000, max_crashes=20)
-        plans["promote_due"] = session.take()
-        for states in ((), (TaskState.QUEUED, TaskState.FAILED)):
-            wanted = TaskFilter(tenant_id="t1", states=states, workflow=None, created_from=None, created_before=None)
-            await tasks.list_tasks(wanted, None, BATCH)
-            plans["list_tasks" if states else "list_all_tasks"] = session.take()
-    await session.close()
+    await tasks.create_tasks([(_new(f"t{number % 10}"), str(uuid4()), b"digest") for number in range(BATCH)])
+    plans["create_tasks"] = session.take()
+    taken = await leases.claim_tasks(_claim())
+    plans["claim_tasks"] = session.take()
+    await leases.heartbeat_tasks([Heartbeat(one.lease, 0) for one in taken])
+    plans["heartbeat_tasks"] = session.take()
+    await leases.append_checkpoints([NewCheckpoint(one.lease, 0, "step", Payload(JSON, b"{}")) for one in taken])
+    plans["append_checkpoints"] = session.take()
+    await tasks.changed_tasks([(TaskRef(one.lease.tenant_id, one.lease.task_id), 0) for one in taken])
+    plans["changed_tasks"] = session.take()
+    await tasks.get_tasks([TaskRead(TaskRef(one.lease.tenant_id, one.lease.task_id), TaskView.OUTCOME) for one in taken])
+    plans["get_tasks"] = session.take()
+    await leases.finish_tasks([_finish(one) for one in taken])
+    plans["finish_tasks"] = session.take()
+    await leases.claim_tasks(_claim(lease_ms=1))
+    session.take()
+    await chores.promote_due(BATCH, grace_ms=30_000, max_crashes=20)
+    plans["promote_due"] = session.take()
+    for states in ((), (TaskState.QUEUED, TaskState.FAILED)):
+        wanted = TaskFilter(tenant_id="t1", states=states, workflow=None, created_from=None, created_before=None)
+        await tasks.list_tasks(wanted, None, BATCH)
+        plans["list_tasks" if states else "list_all_tasks"] = session.take()
     return plans
 
 

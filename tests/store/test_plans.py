@@ -4,7 +4,7 @@ from typing import Final
 
 import pytest_asyncio
 
-from tests.store.plans import BATCH, Plan, Scan, fill, hot_plans
+from tests.store.plans import BATCH, Plan, Scan, fill, hot_plans, planned_anew
 
 MOST_ROWS: Final = 2 * BATCH
 OF_ONE_TASK: Final = {"task", "task_state", "history", "outcome", "wait", "signal", "input_request", "progress", "checkpoint"}
@@ -58,3 +58,8 @@ async def test_what_is_looked_at_is_as_much_where_ten_times_as_many_tasks_wait(d
     many = {name: ran[-1].buffers() for name, ran in (await hot_plans(dsn)).items()}
     assert all(few.values())
     assert {name: pages for name, pages in many.items() if pages > 2 * few[name] + BATCH // 2} == {}, few
+
+
+async def test_a_session_plans_nothing_anew_whichever_roles_its_functions_have_in_turn(dsn: str) -> None:
+    await fill(dsn, tasks=3_000, tenants=30)
+    assert await planned_anew(dsn) == []
