@@ -29,6 +29,7 @@ from tests.benchmarks import (
     steady,
     workers,
 )
+from tests.benchmarks.alone import NotAloneError, alone
 from tests.benchmarks.figures import Curve, Figure, Measured
 from tests.benchmarks.plan import FULL, QUICK, Plan
 from tests.benchmarks.profile import Profile
@@ -57,7 +58,8 @@ BENCHMARKS: Final[Mapping[str, Benchmark]] = {
 
 
 def main() -> int:
-    """Runs what is asked for; prints a table, keeps a JSON file and draws it. Returns 1 when a benchmark broke."""
+    """Runs what is asked for; prints a table, keeps a JSON file and draws it. Returns 1 when a benchmark broke, or when another
+    run is under way here."""
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="shorter rounds, and fewer")
     parser.add_argument("--rounds", type=int, help="how many")
@@ -67,6 +69,15 @@ def main() -> int:
     options = parser.parse_args()
     if unknown := set(options.names) - BENCHMARKS.keys():
         parser.error(f"there is no {', '.join(sorted(unknown))}")
+    try:
+        with alone(FOLDER):
+            return _measure(options)
+    except NotAloneError as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 1
+
+
+def _measure(options: argparse.Namespace) -> int:
     plan, described, began = QUICK if options.quick else FULL, machine.describe(), time.monotonic()
     plan = replace(plan, rounds=options.rounds or plan.rounds, seconds=options.seconds or plan.seconds)
     measured: list[Measured] = []
