@@ -251,6 +251,8 @@ class Store:
         traced = [] if self._traces is None else [Traced(self._traces)]
         reaching = [] if points is None else [reply_points.Reaching(points)]
         server = grpc.aio.server(interceptors=[*traced, *reaching, Calls(registry), *guards], options=options)
+        # With each call it would wait anew for the next one of each method that is registered, instead of for any.
+        server.add_registered_method_handlers = lambda *_: None  # type: ignore[method-assign]
         servicer = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
         waits = Waits(WaitRows(database), tasks, wakeups, batches, registry=registry)
