@@ -2,7 +2,8 @@
 
 A hint is never the truth: whoever is woken reads the state, and whoever waits also looks by itself now and then, so that a
 lost hint costs time and nothing else. Hints travel outside of the writes they tell of: a connection of their own sends at
-most one NOTIFY per 5 ms, since each one takes a lock that all commits share. They carry digests, never names.
+most one NOTIFY per 5 ms, since each one takes a lock that all commits share. They carry digests, never names; where there are
+many of one kind, only that it may be any of that kind.
 
 A store that is alone sends none. Each says every few seconds that it is there, and answers the first word of another at once:
 a word that is lost costs hints until the next one.
@@ -33,7 +34,10 @@ R = TypeVar("R")
 CHANNEL: Final = "tenure_wakeup"
 _ALL: Final = "*"
 _HERE: Final = "+"
-_MOST_TOPICS: Final = 15  # with digests of 12 characters a payload stays below 200 bytes
+_LANE: Final = "l"
+_TASK: Final = "t"
+_WORKER: Final = "w"
+_MOST_TOPICS: Final = 15  # of a kind: with digests of 12 characters a payload stays below 700 bytes
 _PAUSE_SECONDS: Final = 0.005
 _RECONNECT_SECONDS: Final = (0.1, 5.0)
 _PING_SECONDS: Final = 3.0  # also how often a store says that it is there
@@ -54,17 +58,17 @@ def tells(operation: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Corouti
 
 def lane_topic(lane: str) -> str:
     """The topic of work that became ready for a workflow and version."""
-    return _digest(f"lane {lane}")
+    return _topic(_LANE, lane)
 
 
 def task_topic(task_id: str) -> str:
     """The topic of a task's visible changes."""
-    return _digest(f"task {task_id}")
+    return _topic(_TASK, task_id)
 
 
 def worker_topic(worker_id: str) -> str:
     """The topic of what a worker should learn about its leases."""
-    return _digest(f"worker {worker_id}")
+    return _topic(_WORKER, worker_id)
 
 
 class Waiter:
@@ -207,11 +211,27 @@ class Wakeups:
         if self._is_alone():
             self._unsent_event.set()  # says that this one is here
         self._heard_at = self._seconds_now()
-        if payload == _ALL:
+        for topic in str(payload).split():
+            self._hear(topic)
+
+    def _hear(self, topic: str) -> None:
+        if topic == _ALL:
             self.wake_everyone()
-        for topic in str(payload).split():  # of none, where it says only that it is there
-            self._wake_all(topic)
+        elif topic == _TASK + _ALL:
+            self._followers.wake_everyone()
+        elif topic.startswith(_TASK):
             self._followers.wake(topic)
+        elif topic.endswith(_ALL):
+            for known in [known for known in self._waiters if known[0] == topic[0]]:
+                self._wake_some(known)
+        else:
+            self._wake_some(topic)
+
+    def _wake_some(self, topic: str) -> None:
+        if topic.startswith(_LANE):
+            self.pass_on(topic)
+        else:
+            self._wake_all(topic)
 
     async def _run(self) -> None:
         first, longest = _RECONNECT_SECONDS
@@ -266,12 +286,21 @@ class Wakeups:
                 return
             self._unsent_event.clear()
             topics, self._unsent = self._unsent, set()
-            text = _ALL if len(topics) > _MOST_TOPICS else " ".join(sorted(topics)) or _HERE
+            text = _text_of(topics) or _HERE
 
 
 async def _run_one(connection: asyncpg.Connection, query: str, arguments: Sequence[Any]) -> None:
     await connection.fetchval(query, *arguments)
 
 
-def _digest(topic: str) -> str:
-    return hashlib.blake2s(topic.encode(), digest_size=6).hexdigest()
+def _topic(kind: str, name: str) -> str:
+    return kind + hashlib.blake2s(name.encode(), digest_size=6).hexdigest()
+
+
+def _text_of(topics: set[str]) -> str:
+    """What is sent of them."""
+    words: list[str] = []
+    for kind in (_LANE, _TASK, _WORKER):
+        known = [topic for topic in topics if topic[0] == kind]
+        words += known if len(known) <= _MOST_TOPICS else [kind + _ALL]
+    return " ".join(words)

@@ -24,6 +24,8 @@ OWNER: Final = types_pb2.Owner(issuer="test", subject="ann")
 DAY_MS: Final = 86_400_000
 MOST_SECONDS: Final = 60.0
 """How long a test waits for what must happen."""
+LISTENERS = "FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'tenure-wakeups'"
+WHO_LISTEN = f"{LISTENERS} AND state = 'idle' AND query <> ''"  # the first thing they say is LISTEN
 
 
 def new_task(

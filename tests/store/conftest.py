@@ -14,6 +14,7 @@ from store_service.embedded import EmbeddedPostgres
 from tests.conftest import Stubs, serving
 from tests.databases import Databases
 from tests.pair import metrics_at
+from tests.store.builders import WHO_LISTEN, until
 from tests.store.moving import Cell
 from tests.store.refusals.promised import ANYWHERE, pairs
 
@@ -37,6 +38,17 @@ async def second_store(dsn: str, store: Stubs) -> AsyncIterator[Stubs]:
     """Another store on the same database."""
     async with serving(dsn) as stubs:
         yield stubs
+
+
+@pytest.fixture
+async def listening(database: asyncpg.Connection, store: Stubs, second_store: Stubs) -> None:
+    """Both stores hear each other's hints."""
+
+    async def both() -> bool:
+        count: int = await database.fetchval(f"SELECT count(*) {WHO_LISTEN}")
+        return count == 2
+
+    await until(both, "both stores listen")
 
 
 def _outcomes(admin_port: int) -> list[tuple[str, str]]:

@@ -16,8 +16,10 @@ from store_service.db.arrays import numbers
 from store_service.db.queries import Queries
 from tests.conftest import Stubs
 from tests.store.builders import (
+    LISTENERS,
     LOCK_TENANT,
     TENANT,
+    WHO_LISTEN,
     blocked,
     claim,
     complete,
@@ -38,8 +40,6 @@ from tests.store.builders import (
 Begin = Callable[[], Any]
 """Makes one call of the API, which may be cancelled."""
 WELL_BEFORE_ITS_END_SECONDS = 15.0
-LISTENERS = "FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'tenure-wakeups'"
-WHO_LISTEN = f"{LISTENERS} AND state = 'idle' AND query <> ''"  # the first thing they say is LISTEN
 
 
 @pytest.fixture(autouse=True)
@@ -72,17 +72,6 @@ async def create_unheard(database: asyncpg.Connection, *, tenant_id: str = "acme
     )  # fmt: skip
     columns = [numbers([value]) if isinstance(value, int) else [value] for value in row]
     await database.fetch(Queries("tasks.sql")["create_tasks"], *columns, *([] for _ in range(5)))
-
-
-@pytest.fixture
-async def listening(database: asyncpg.Connection, store: Stubs, second_store: Stubs) -> None:
-    """Both stores hear each other's hints."""
-
-    async def both() -> bool:
-        count: int = await database.fetchval(f"SELECT count(*) {WHO_LISTEN}")
-        return count == 2
-
-    await until(both, "both stores listen")
 
 
 async def test_a_claim_that_waits_for_nothing_is_answered_at_its_end(store: Stubs) -> None:

@@ -13,6 +13,9 @@ from tests.store.builders import (
     assert_invalid,
     bring_along,
     cancel,
+    claim,
+    complete,
+    create,
     create_and_lease,
     get,
     history,
@@ -22,8 +25,10 @@ from tests.store.builders import (
     question,
     refusal_of,
     release,
+    set_policy,
     suspend,
 )
+from tests.store.watching import Watch
 
 
 async def test_a_timer_gives_the_lease_back_and_brings_the_task_when_its_time_has_come(store: Stubs, clock: Clock) -> None:
@@ -108,6 +113,30 @@ async def test_a_worker_is_told_at_once_that_the_end_of_its_task_is_wished_for(s
         await store.tasks.CancelTask(cancel(held.task_id))
         await anext(nudges)
     watch.cancel()
+
+
+async def test_a_worker_is_told_nothing_when_many_tasks_of_others_end_at_another_store(
+    store: Stubs, second_store: Stubs, listening: None
+) -> None:
+    await set_policy(store, outstanding=100, leased=100)
+    held = (await create_and_lease(store)).lease
+    for _ in range(50):
+        await create(store)
+    others = (await store.leases.LeaseTasks(claim(worker_id="w2", limit=50))).tasks
+    watch = Watch(second_store, others[-1].lease.task_id)
+    assert await watch.state() == "LEASED"
+    stream = second_store.leases.WatchLeases(leases_pb2.WatchLeasesRequest(worker_id=held.worker_id))
+    nudges = aiter(stream)
+    await anext(nudges)
+    told = asyncio.ensure_future(anext(nudges))
+    await store.leases.CompleteTasks(leases_pb2.CompleteTasksRequest(items=[complete(one.lease) for one in others]))
+    assert await watch.state() == "COMPLETED"  # so that the second store has heard of it
+    for _ in range(3):
+        await second_store.leases.LeaseTasks(claim(workflow="nobody's"))
+    assert not told.done()
+    await store.tasks.CancelTask(cancel(held.task_id))
+    await asyncio.wait_for(told, timeout=30)
+    stream.cancel()
 
 
 @pytest.mark.parametrize(

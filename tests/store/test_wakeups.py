@@ -12,7 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from store_service.db.batch import BatchMetrics
-from store_service.db.wakeups import CHANNEL, Waiter, Wakeups, lane_topic, task_topic
+from store_service.db.wakeups import CHANNEL, Waiter, Wakeups, lane_topic, task_topic, worker_topic
 from store_service.model.leases import Claim, WorkflowVersion
 from store_service.operations.chores import Chores
 from store_service.operations.leases import Leases
@@ -20,9 +20,9 @@ from store_service.operations.leases import Leases
 LANE = "report/1"
 
 
-def wakeups() -> Wakeups:
-    """Wakeups that talk to no one."""
-    return Wakeups("postgresql://nowhere", registry=CollectorRegistry())
+def wakeups(dsn: str = "postgresql://nowhere") -> Wakeups:
+    """Wakeups that talk to no one unless they are started."""
+    return Wakeups(dsn, registry=CollectorRegistry())
 
 
 def woken(*waiters: Waiter) -> list[bool]:
@@ -130,9 +130,36 @@ async def test_hints_of_one_moment_are_one_notification(dsn: str) -> None:
             for lane in lanes:
                 hints.wake_lanes([lane])
             payload = await next_heard()
-            assert payload == "*" if so_many > 15 else set(payload.split()) == set(map(lane_topic, lanes))
+            assert payload == "l*" if so_many > 15 else set(payload.split()) == set(map(lane_topic, lanes))
     await hints.stop()
     await listener.close()
+
+
+async def test_a_hint_that_there_are_many_wakes_whom_it_may_be_for_and_nobody_else(dsn: str) -> None:
+    hints, topics = wakeups(dsn), [lane_topic(LANE)]
+    with (
+        hints.waiting(topics) as first,
+        hints.waiting(topics) as second,
+        hints.waiting([worker_topic("w")]) as worker,
+        hints.following() as follower,
+    ):
+        other = await asyncpg.connect(dsn)
+        async with asyncio.timeout(60):
+            hints.start()
+            for waiter in (first, second, worker):  # all of them, as it begins to listen
+                assert await waiter.wait(60)
+            assert follower.take() == (set(), True)
+            await other.execute(f"NOTIFY {CHANNEL}, 't*'")
+            await follower.wait(60)
+            assert (woken(first, second, worker), follower.take()) == ([False] * 3, (set(), True))
+            await other.execute(f"NOTIFY {CHANNEL}, 'l*'")
+            assert await first.wait(60)
+            assert (woken(second, worker), follower.take()) == ([False] * 2, (set(), False))
+            await other.execute(f"NOTIFY {CHANNEL}, 'w*'")
+            assert await worker.wait(60)
+            assert (woken(first, second), follower.take()) == ([False] * 2, (set(), False))
+    await hints.stop()
+    await other.close()
 
 
 async def test_a_hint_before_the_wait_ends_it_at_once() -> None:
