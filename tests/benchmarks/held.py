@@ -3,48 +3,75 @@
 import itertools
 import statistics
 import time
+from collections.abc import Iterator
+from typing import Any
 
 import asyncpg
 
 from tests.benchmarks.api import api
 from tests.benchmarks.figures import Figure, Target
-from tests.benchmarks.load import drive, mcp_request
+from tests.benchmarks.load import Load, drive, mcp_request
 from tests.benchmarks.plan import Plan
-from tests.benchmarks.world import World
+from tests.benchmarks.world import World, until_listening
+from tests.pair import free_ports
 
 
 async def p8(world: World, plan: Plan) -> list[Figure]:
-    """Against three single-row commits, one after the other."""
+    """Against three single-row commits, one after the other; and against the same way with nothing in it."""
     worker = world.start_worker()
-    url = world.pair.url
-    call = mcp_request(url, "tools/call", {"name": "nothing", "arguments": {}}, capabilities={}, token=world.token)
+    url, bare = world.pair.url, await _bare(world)
     async with api(world.pair.store_address) as store:
         await store.lift_limits()
         await store.create(1, workflow="nothing")
         await store.until_ended()  # so the worker is there
-    await drive(url, iter([call] * 30), connections=1, seconds=60, is_right=_is_right)
+    for each in (url, bare):
+        await _held(world, each, itertools.repeat(None, 30), seconds=60)
     connection = await asyncpg.connect(world.dsn)
     await connection.execute("CREATE TABLE bench_row (id bigserial PRIMARY KEY, text text)")
     insert = await connection.prepare("INSERT INTO bench_row (text) VALUES ($1) RETURNING id")
     meter = await world.meter(worker=worker)
-    ours, theirs, cpu = [], [], []
+    ours, commits, hops, cpu = [], [], [], []
     for number in range(plan.rounds):
-        commits = []
-        until = time.perf_counter() + plan.seconds / 3
-        while (started := time.perf_counter()) < until:
-            for _ in range(3):
-                await insert.fetchval("x" * 100)
-            commits.append((time.perf_counter() - started) * 1000)
+        commits.append(await _three(insert, plan.seconds / 3))
+        hops.append((await _held(world, bare, itertools.repeat(None), plan.seconds / 3)).percentile_ms(50))
         meter.start()
-        load = await drive(url, itertools.repeat(call), connections=1, seconds=plan.seconds, is_right=_is_right)
+        load = await _held(world, url, itertools.repeat(None), plan.seconds)
         cpu.append(meter.stop(load.operations))
         ours.append(load.percentile_ms(50))
-        theirs.append(statistics.median(commits))
-        plan.tell(f"P8 round {number + 1}: {ours[-1]:.2f} ms against {theirs[-1]:.2f} ms")
+        plan.tell(f"P8 round {number + 1}: {ours[-1]:.2f} ms against {commits[-1]:.2f} ms, {hops[-1]:.2f} ms")
     await connection.close()
-    figure = Figure("P8", "a held call, p50", "three commits", "limit", Target("at most", 6.0), "ms", ours, theirs)
-    figure.cpu = plan.median_of(cpu)
-    return [figure]
+    what, cpu_of_each = "a held call, p50", plan.median_of(cpu)
+    return [
+        Figure("P8", what, "three commits", "limit", Target("at most", 6.0), "ms", ours, commits, cpu_of_each),
+        Figure("P8", what, "the same way, nothing in it", "limit", None, "ms", ours, hops),
+    ]
+
+
+async def _bare(world: World) -> str:
+    """Starts the way with nothing in it. Returns its URL."""
+    module, (store, bridge) = ("-m", "tests.benchmarks.programs.hops"), free_ports(2)
+    address = f"127.0.0.1:{store}"
+    world.start("bare-store", *module, "store", str(store), world.dsn)
+    world.start("bare-worker", *module, "worker", address)
+    world.start("bare-bridge", *module, "bridge", str(bridge), address)
+    await until_listening(bridge)
+    return f"http://127.0.0.1:{bridge}/mcp"
+
+
+async def _held(world: World, url: str, calls: Iterator[None], seconds: float) -> Load:
+    call = mcp_request(url, "tools/call", {"name": "nothing", "arguments": {}}, capabilities={}, token=world.token)
+    return await drive(url, (call for _ in calls), connections=1, seconds=seconds, is_right=_is_right)
+
+
+async def _three(insert: Any, seconds: float) -> float:
+    """Milliseconds of three commits, the median of so many seconds."""
+    took = []
+    until = time.perf_counter() + seconds
+    while (started := time.perf_counter()) < until:
+        for _ in range(3):
+            await insert.fetchval("x" * 100)
+        took.append((time.perf_counter() - started) * 1000)
+    return statistics.median(took)
 
 
 def _is_right(answer: bytes | bytearray) -> bool:
