@@ -55,6 +55,7 @@ async def migrate(dsn: str) -> list[Migration]:
                 await connection.execute(queries["add_migration"], migration.number, migration.phase, migration.name)
             if missing:
                 await connection.execute(queries["pin_functions"])
+                await connection.execute(queries["analyze_seldom"])
                 await apply_roles(connection)
             return missing
     except asyncpg.InsufficientPrivilegeError as error:

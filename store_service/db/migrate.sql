@@ -30,6 +30,17 @@ BEGIN
   END LOOP;
 END $$
 
+-- name: analyze_seldom
+-- So pinned, plans hang little on what tables hold, while after each ANALYZE every session makes all of them anew.
+DO $$
+DECLARE t regclass;
+BEGIN
+  FOR t IN SELECT c.oid FROM pg_class c WHERE c.relnamespace = 'tenure'::regnamespace AND c.relkind = 'r'
+             AND NOT coalesce('autovacuum_analyze_threshold=100000' = ANY (c.reloptions), false) LOOP
+    EXECUTE format('ALTER TABLE %s SET (autovacuum_analyze_threshold = 100000)', t);
+  END LOOP;
+END $$
+
 -- name: list_migrations
 SELECT number, phase FROM public.tenure_migration ORDER BY number
 
