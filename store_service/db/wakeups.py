@@ -10,12 +10,13 @@ a word that is lost costs hints until the next one.
 """
 
 import asyncio
+import base64
 import contextlib
 import functools
 import hashlib
 import math
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, ParamSpec, TypeVar
 
 import asyncpg
@@ -37,7 +38,7 @@ _HERE: Final = "+"
 _LANE: Final = "l"
 _TASK: Final = "t"
 _WORKER: Final = "w"
-_MOST_TOPICS: Final = 15  # of a kind: with digests of 12 characters a payload stays below 700 bytes
+_MOST_TOPICS: Final[Mapping[str, int]] = {_WORKER: 50, _LANE: 50, _TASK: 600}  # of 10 bytes: a payload must be below 8,000
 _PAUSE_SECONDS: Final = 0.005
 _RECONNECT_SECONDS: Final = (0.1, 5.0)
 _PING_SECONDS: Final = 3.0  # also how often a store says that it is there
@@ -294,13 +295,13 @@ async def _run_one(connection: asyncpg.Connection, query: str, arguments: Sequen
 
 
 def _topic(kind: str, name: str) -> str:
-    return kind + hashlib.blake2s(name.encode(), digest_size=6).hexdigest()
+    return kind + base64.urlsafe_b64encode(hashlib.blake2s(name.encode(), digest_size=6).digest()).decode()
 
 
 def _text_of(topics: set[str]) -> str:
-    """What is sent of them."""
+    """What is sent of them, in one payload."""
     words: list[str] = []
-    for kind in (_LANE, _TASK, _WORKER):
+    for kind, most in _MOST_TOPICS.items():
         known = [topic for topic in topics if topic[0] == kind]
-        words += known if len(known) <= _MOST_TOPICS else [kind + _ALL]
+        words += known if len(known) <= most else [kind + _ALL]
     return " ".join(words)
