@@ -42,13 +42,20 @@ class TaskRows:
         """Each item with the id it shall have and the digest of what it asks for. Rows: outcome, task_id, created_at,
         opened."""
         new = [item for item, _, _ in items]
-        contracts = [item.contract for item in new]
+        contracts = list(dict.fromkeys(item.contract for item in new))
+        number_of = {contract: number for number, contract in enumerate(contracts, start=1)}
         return await self._database.write(
             self._queries["create_tasks"],
             [item.tenant_id for item in new],
             [task_id for _, task_id, _ in items],
             [item.request_id for item in new],
             [digest for _, _, digest in items],
+            numbers([number_of[item.contract] for item in new]),
+            numbers([item.priority for item in new]),
+            [item.input.media_type for item in new],
+            [item.input.data for item in new],
+            numbers([item.abandon_after_ms for item in new]),
+            [item.reference or None for item in new],
             [contract.tool for contract in contracts],
             [contract.workflow for contract in contracts],
             numbers([contract.workflow_version for contract in contracts]),
@@ -62,11 +69,6 @@ class TaskRows:
             [contract.trace_parent for contract in contracts],
             [contract.trace_state for contract in contracts],
             [contract.baggage for contract in contracts],
-            numbers([item.priority for item in new]),
-            [item.input.media_type for item in new],
-            [item.input.data for item in new],
-            numbers([item.abandon_after_ms for item in new]),
-            [item.reference or None for item in new],
             [number for number, item in enumerate(new, start=1) for _ in item.early_answers],
             [answer.key for item in new for answer in item.early_answers],
             [answer.response for item in new for answer in item.early_answers],

@@ -1,14 +1,16 @@
 -- What callers do with tasks. In every query the tenant comes first.
 
 -- name: create_tasks
--- $1 tenant, $2 task, $3 request, $4 digest, $5 tool, $6 workflow, $7 version, $8 issuer, $9 subject, $10 capabilities,
--- $11 output schema, $12 ttl ms, $13 poll ms, $14 deadline ms, $15 trace parent, $16 trace state, $17 baggage, $18 priority,
--- $19 media type, $20 input, $21 abandon ms, $22 reference or null: arrays, one element an item; $23 item, $24 key, $25 response:
--- arrays, one element an early answer; $26 item, $27 name: arrays, one element a question asked before
+-- $1 tenant, $2 task, $3 request, $4 digest, $5 number of the contract, $6 priority, $7 media type, $8 input, $9 abandon ms,
+-- $10 reference or null: arrays, one element an item; $11 tool, $12 workflow, $13 version, $14 issuer, $15 subject,
+-- $16 capabilities, $17 output schema, $18 ttl ms, $19 poll ms, $20 deadline ms, $21 trace parent, $22 trace state, $23 baggage:
+-- arrays, one element a contract; $24 item, $25 key, $26 response: arrays, one element an early answer; $27 item, $28 name:
+-- arrays, one element a question asked before
 SELECT ordinal, outcome, task_id, created_at, opened
 FROM tenure.create_tasks(
-  tenure.allow_each($1), $2, $3, $4, $5, $6, $7::text::int[], $8, $9, $10, $11, $12::text::bigint[], $13::text::bigint[],
-  $14::text::bigint[], $15, $16, $17, $18::text::int[], $19, $20, $21::text::bigint[], $22, $23, $24, $25, $26, $27)
+  tenure.allow_each($1), $2, $3, $4, $5::text::int[], $6::text::int[], $7, $8, $9::text::bigint[], $10, $11, $12,
+  $13::text::int[], $14, $15, $16, $17, $18::text::bigint[], $19::text::bigint[], $20::text::bigint[], $21, $22, $23,
+  $24, $25, $26, $27, $28)
 ORDER BY ordinal
 
 -- name: get_tasks

@@ -14,6 +14,7 @@ from store_service.model.limits import MIB
 from tests.conftest import Stubs
 from tests.pair import metrics_at
 from tests.store.builders import (
+    DAY_MS,
     LOCK_TENANT,
     TENANT,
     assert_invalid,
@@ -67,6 +68,53 @@ async def test_creations_are_answered_in_their_order(store: Stubs) -> None:
             assert (await get(store, item.created.task.task_id, tenant_id=asked.tenant_id)).input == types_pb2.Payload(
                 media_type="application/json", data=asked.input.data
             )
+
+
+def varied(number: int, tenant_id: str = TENANT) -> tasks_pb2.CreateTaskRequest:
+    """A creation that differs from its neighbours in all that it asks for."""
+    request = new_task(
+        tenant_id=tenant_id, workflow=f"report-{number % 3}", version=1 + number % 2, data=str(number).encode(),
+        owner=types_pb2.Owner(issuer="test", subject=f"ann-{number % 7}"), priority=number % 5, deadline_ms=number % 2 * DAY_MS,
+        ttl_ms=1 + number % 11, reference=f"order-{number}" if number % 2 else "",
+    )  # fmt: skip
+    for key in range(number % 4):
+        request.early_answers.add(key=f"{number}-{key}", response=types_pb2.Payload(data=b"{}"))
+    return request
+
+
+async def test_each_of_five_hundred_mixed_creations_is_answered_and_made_as_it_was_asked_for(store: Stubs) -> None:
+    await set_policy(store, tenant_id="full", outstanding=10, leased=10)
+    await set_policy(store, leased=500)
+    known = [varied(number) for number in range(200)]
+    await store.tasks.CreateTasks(tasks_pb2.CreateTasksRequest(items=known))
+    items: list[tasks_pb2.CreateTaskRequest] = []
+    for number in range(100):
+        conflict = varied(1_000 + number)
+        conflict.request_id = known[100 + number].request_id
+        other = tasks_pb2.CreateTaskRequest() if number % 2 else varied(number, "b")
+        items += [varied(number), known[number], conflict, varied(number, "full"), other]
+    answer = (await store.tasks.CreateTasks(tasks_pb2.CreateTasksRequest(items=items))).items
+    for number in range(100):
+        full, invalid = "OUTSTANDING_LIMIT" if number >= 10 else None, "INVALID_INPUT" if number % 2 else None
+        assert reasons(answer[5 * number : 5 * number + 5]) == [None, None, "REQUEST_ID_CONFLICT", full, invalid], number
+    made = [(item.created, asked) for item, asked in zip(answer, items, strict=True) if item.HasField("created")]
+    assert [created.replayed for created, _ in made] == [asked in known for _, asked in made]
+    reads = [
+        tasks_pb2.GetTaskRequest(tenant_id=asked.tenant_id, task_id=created.task.task_id, view=types_pb2.TASK_VIEW_FULL)
+        for created, asked in made
+    ]
+    kept = [item.task for item in (await store.tasks.GetTasks(tasks_pb2.GetTasksRequest(items=reads))).items]
+    for (created, asked), task in zip(made, kept, strict=True):
+        asked.contract.poll_interval_ms = task.contract.poll_interval_ms
+        assert (task.tenant_id, task.contract, task.priority, task.input.data) == (
+            asked.tenant_id, asked.contract, asked.priority, asked.input.data,
+        )  # fmt: skip
+        task.ClearField("input")
+        task.read_at.CopyFrom(created.task.read_at)
+        assert created.task == task, "the answer is what a read says"
+    found = await store.leases.LeaseTasks(claim(workflow="report-1", version=2, limit=500, tenant_ids=[TENANT]))
+    assert {task.early_answers for task in found.tasks} == {1, 3}
+    assert all(task.early_answers == int(task.input.data) % 4 for task in found.tasks)
 
 
 async def test_the_outstanding_limit_is_counted_within_a_batch_and_per_tenant(store: Stubs) -> None:

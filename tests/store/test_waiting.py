@@ -67,8 +67,8 @@ async def in_time(call: Awaitable[Any]) -> Any:
 async def create_unheard(database: asyncpg.Connection, *, tenant_id: str = "acme") -> None:
     """Creates a task in a way that tells nobody."""
     row: Sequence[Any] = (
-        tenant_id, uuid4(), uuid4().hex, b"", "t", "report", 1, "i", "s", b"", b"", 1_000, 1_000, 0, "", "", "", 0,
-        "text/plain", b"", 0, None,
+        tenant_id, uuid4(), uuid4().hex, b"", 1, 0, "text/plain", b"", 0, None,
+        "t", "report", 1, "i", "s", b"", b"", 1_000, 1_000, 0, "", "", "",
     )  # fmt: skip
     columns = [numbers([value]) if isinstance(value, int) else [value] for value in row]
     await database.fetch(Queries("tasks.sql")["create_tasks"], *columns, *([] for _ in range(5)))
