@@ -220,11 +220,11 @@ class Batcher(Generic[Item, Outcome]):
     async def _run_parting(self, items: Sequence[Item], *, is_part: bool = False) -> list[Outcome | Refusal]:
         """A caller's own batch. The answer does not wait for a tenant whose rows others hold: what became of its items is to be
         learned by asking again."""
-        parts = self._part(items)
-        if not is_part or len(parts) > 1:
+        if not is_part or len(self._part(items)) > 1:
             try:
                 return await self._run_halving(items)
             except Locked:
+                parts = self._part(items)
                 ran = await asyncio.gather(*(self._run_parting([items[at] for at in part], is_part=True) for part in parts))
                 outcomes = dict(
                     zip((at for part in parts for at in part), (one for ran_one in ran for one in ran_one), strict=True)

@@ -73,7 +73,7 @@ def check_json(field: str, data: bytes) -> None:
 
 
 def _may_be_large(shape: bytes) -> bool:
-    return any(one in shape for one in _PERHAPS_TOO_LARGE)
+    return any(map(shape.__contains__, _PERHAPS_TOO_LARGE))
 
 
 def _without_texts(unescaped: bytes) -> bytes:

@@ -114,6 +114,8 @@ def read_new_task(message: tasks_pb2.CreateTaskRequest) -> NewTask:
 
 
 def _read_asked_before(field: str, names: Sequence[str]) -> tuple[str, ...]:
+    if not names:
+        return ()
     check_range(field, len(names), range(limits.QUESTIONS_PER_WAIT + 1))
     return tuple(dict.fromkeys(read_question_name(field, name) for name in names))
 
@@ -126,9 +128,8 @@ def _read_digest(field: str, data: bytes) -> bytes:
 
 def _read_contract(message: types_pb2.TaskContract) -> TaskContract:
     """A contract. Most of those that come are equal to one that came a moment ago, which is checked once."""
-    if message.ByteSize() > _REMEMBERED_BYTES:
-        return _check_contract(message)
-    return _remembered_contract(message.SerializeToString())
+    data = message.SerializeToString()
+    return _remembered_contract(data) if len(data) <= _REMEMBERED_BYTES else _check_contract(message)
 
 
 @lru_cache(maxsize=1024)
@@ -206,6 +207,8 @@ def read_answers(message: tasks_pb2.AnswerInputsRequest) -> Answers:
 
 def _read_answers(field: str, messages: Sequence[types_pb2.InputAnswer], allowed: range) -> tuple[Answer, ...]:
     check_range(field, len(messages), allowed)
+    if not messages:
+        return ()
     answers = tuple(
         Answer(
             check_text(f"{field}.key", one.key, most_bytes=160),

@@ -5,12 +5,12 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
-from taskstore.v1 import tasks_pb2, tasks_pb2_grpc, types_pb2
+from taskstore.v1 import tasks_pb2, tasks_pb2_grpc
 
 from store_service.model import limits
 from store_service.model.limits import check_name, check_page, check_range, check_task_id, check_text
 from store_service.model.refusals import Refusal
-from store_service.model.tasks import Created, TaskFilter, TaskRef
+from store_service.model.tasks import TaskFilter, TaskRef
 from store_service.model.waits import SignalFilter, SignalState
 from store_service.operations.explanations import Explanations
 from store_service.operations.tasks import Tasks
@@ -35,14 +35,21 @@ class TaskService(tasks_pb2_grpc.TaskServiceServicer):
         self._explanations = explanations
 
     async def CreateTask(self, request: tasks_pb2.CreateTaskRequest, context: Context) -> tasks_pb2.CreateTaskResponse:
-        return _created(await self._tasks.create_task(reading.read_new_task(request)))
+        answer = tasks_pb2.CreateTaskResponse()
+        writing.write_created(await self._tasks.create_task(reading.read_new_task(request)), answer, {})
+        return answer
 
     async def CreateTasks(self, request: tasks_pb2.CreateTasksRequest, context: Context) -> tasks_pb2.CreateTasksResponse:
         outcomes = await run_each(request.items, reading.read_new_task, self._tasks.create_tasks)
-        item = tasks_pb2.CreateTasksResponse.Item
-        return tasks_pb2.CreateTasksResponse(
-            items=[item(refused=to_status(o)) if isinstance(o, Refusal) else item(created=_created(o)) for o in outcomes]
-        )
+        answer = tasks_pb2.CreateTasksResponse()
+        alike: writing.Alike = {}
+        for outcome in outcomes:
+            item = answer.items.add()
+            if isinstance(outcome, Refusal):
+                item.refused.CopyFrom(to_status(outcome))
+            else:
+                writing.write_created(outcome, item.created, alike)
+        return answer
 
     async def GetTask(self, request: tasks_pb2.GetTaskRequest, context: Context) -> tasks_pb2.GetTaskResponse:
         task = await self._tasks.get_task(reading.read_task_read(request))
@@ -227,8 +234,3 @@ def _ref(
     request: tasks_pb2.ListTaskHistoryRequest | tasks_pb2.ListCheckpointsRequest | tasks_pb2.GetCheckpointRequest,
 ) -> TaskRef:
     return TaskRef(check_name("tenant_id", request.tenant_id), check_task_id("task_id", request.task_id))
-
-
-def _created(value: Created) -> tasks_pb2.CreateTaskResponse:
-    task: types_pb2.Task = writing.to_task(value.task)
-    return tasks_pb2.CreateTaskResponse(task=task, replayed=value.replayed)

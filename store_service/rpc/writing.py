@@ -1,5 +1,6 @@
 """From values to messages. It cannot fail."""
 
+from collections.abc import Hashable
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import assert_never
@@ -18,6 +19,7 @@ from store_service.model.retention import Hold, Tombstone
 from store_service.model.states import TaskState
 from store_service.model.tasks import (
     Checkpoint,
+    Created,
     HistoryLine,
     Progress,
     Task,
@@ -30,6 +32,7 @@ from store_service.model.waits import Answer, Wait, WaitKind, Wake, WakeCause
 _INT31 = range(2**31)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _REMEMBERED_BYTES = 4096
+Alike = dict[Hashable, types_pb2.Task]
 _STATES = {state: types_pb2.TaskState.Value(f"TASK_STATE_{state}") for state in TaskState}
 
 
@@ -86,6 +89,21 @@ def write_task(value: Task, message: types_pb2.Task) -> None:
     """The same, written where it shall stand, so that what may be large is not copied."""
     message.CopyFrom(_without_outcome(value))
     _write_outcome(value, message)
+
+
+def write_created(value: Created, message: tasks_pb2.CreateTaskResponse, alike: Alike) -> None:
+    """What a creation made or found, written where it shall stand. Of tasks that were just made, those of one contract and one
+    moment differ in their ids alone: `alike` has the first of each, of which the others are copies."""
+    task = value.task
+    kind = None if value.replayed else (task.tenant_id, task.contract, task.priority, task.created_at)
+    if (like := alike.get(kind)) is not None:
+        message.task.CopyFrom(like)
+        message.task.task_id = task.task_id
+        return
+    write_task(task, message.task)
+    message.replayed = value.replayed
+    if kind is not None:
+        alike[kind] = message.task
 
 
 def _without_outcome(value: Task) -> types_pb2.Task:

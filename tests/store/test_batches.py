@@ -71,11 +71,11 @@ async def test_creations_are_answered_in_their_order(store: Stubs) -> None:
 
 
 def varied(number: int, tenant_id: str = TENANT) -> tasks_pb2.CreateTaskRequest:
-    """A creation that differs from its neighbours in all that it asks for."""
+    """A creation that differs from its neighbours in all that it asks for; of thirty, none is like another."""
     request = new_task(
         tenant_id=tenant_id, workflow=f"report-{number % 3}", version=1 + number % 2, data=str(number).encode(),
-        owner=types_pb2.Owner(issuer="test", subject=f"ann-{number % 7}"), priority=number % 5, deadline_ms=number % 2 * DAY_MS,
-        ttl_ms=1 + number % 11, reference=f"order-{number}" if number % 2 else "",
+        owner=types_pb2.Owner(issuer="test", subject=f"ann-{number % 3}"), priority=number % 5, deadline_ms=number % 2 * DAY_MS,
+        ttl_ms=1 + number % 2, reference=f"order-{number}" if number % 2 else "",
     )  # fmt: skip
     for key in range(number % 4):
         request.early_answers.add(key=f"{number}-{key}", response=types_pb2.Payload(data=b"{}"))
