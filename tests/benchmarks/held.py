@@ -8,23 +8,23 @@ from typing import Any
 
 import asyncpg
 
+from tests.benchmarks import bare
 from tests.benchmarks.api import api
 from tests.benchmarks.figures import Figure, Target
 from tests.benchmarks.load import Load, drive, mcp_request
 from tests.benchmarks.plan import Plan
-from tests.benchmarks.world import World, until_listening
-from tests.pair import free_ports
+from tests.benchmarks.world import World
 
 
 async def p8(world: World, plan: Plan) -> list[Figure]:
     """Against three single-row commits, one after the other; and against the same way with nothing in it."""
     worker = world.start_worker()
-    url, bare = world.pair.url, await _bare(world)
+    url, bare_url = world.pair.url, await bare.start_bridge(world, await bare.start_store(world))
     async with api(world.pair.store_address) as store:
         await store.lift_limits()
         await store.create(1, workflow="nothing")
         await store.until_ended()  # so the worker is there
-    for each in (url, bare):
+    for each in (url, bare_url):
         await _held(world, each, itertools.repeat(None, 30), seconds=60)
     connection = await asyncpg.connect(world.dsn)
     await connection.execute("CREATE TABLE bench_row (id bigserial PRIMARY KEY, text text)")
@@ -33,7 +33,7 @@ async def p8(world: World, plan: Plan) -> list[Figure]:
     ours, commits, hops, cpu = [], [], [], []
     for number in range(plan.rounds):
         commits.append(await _three(insert, plan.seconds / 3))
-        hops.append((await _held(world, bare, itertools.repeat(None), plan.seconds / 3)).percentile_ms(50))
+        hops.append((await _held(world, bare_url, itertools.repeat(None), plan.seconds / 3)).percentile_ms(50))
         meter.start()
         load = await _held(world, url, itertools.repeat(None), plan.seconds)
         cpu.append(meter.stop(load.operations))
@@ -45,17 +45,6 @@ async def p8(world: World, plan: Plan) -> list[Figure]:
         Figure("P8", what, "three commits", "limit", Target("at most", 6.0), "ms", ours, commits, cpu_of_each),
         Figure("P8", what, "the same way, nothing in it", "limit", None, "ms", ours, hops),
     ]
-
-
-async def _bare(world: World) -> str:
-    """Starts the way with nothing in it. Returns its URL."""
-    module, (store, bridge) = ("-m", "tests.benchmarks.programs.hops"), free_ports(2)
-    address = f"127.0.0.1:{store}"
-    world.start("bare-store", *module, "store", str(store), world.dsn)
-    world.start("bare-worker", *module, "worker", address)
-    world.start("bare-bridge", *module, "bridge", str(bridge), address)
-    await until_listening(bridge)
-    return f"http://127.0.0.1:{bridge}/mcp"
 
 
 async def _held(world: World, url: str, calls: Iterator[None], seconds: float) -> Load:

@@ -2,14 +2,17 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
+import grpc.aio
+
 from store_service.client import TaskStore
-from tests.benchmarks import peer
+from tests.benchmarks import bare, peer
 from tests.benchmarks.api import BATCH, api, new_task
 from tests.benchmarks.figures import Figure, Target, percentile
 from tests.benchmarks.plan import Plan
+from tests.benchmarks.programs.hops import method_of
 from tests.benchmarks.world import World
 
 PGQUEUER: Final = "pgqueuer"
@@ -30,7 +33,8 @@ async def p7(world: World, plan: Plan) -> list[Figure]:
     )
     single = Figure("P7", "enqueue, one by one, 16 in flight", PGQUEUER, "peer", Target("at least", 3.5))
     batch = Figure("P7", "enqueue in batches, 4 in flight", PGQUEUER, "peer", Target("at least", 1.3))
-    figures = [half, tail, single, batch]
+    floor = Figure("P7", "enqueue to start, p50", "the same way, nothing in it", "limit", None, "ms")
+    figures = [half, tail, floor, single, batch]
     try:
         await asyncio.to_thread(peer.python_of, PGQUEUER)
         dsn = await peer.fresh_database(world.dsn, PGQUEUER)
@@ -39,17 +43,18 @@ async def p7(world: World, plan: Plan) -> list[Figure]:
         for figure in figures:
             figure.missing = str(error)
         return figures
-    seconds = str(plan.seconds)
+    seconds, bare_store = str(plan.seconds), await bare.start_store(world)
     async with api(world.pair.store_address) as store:
         await store.lift_limits(WAITING)
     for number in range(plan.rounds):
         started = (await peer.run(PGQUEUER, dsn, "starts", seconds))["delays_ms"]
         one = (await peer.run(PGQUEUER, dsn, "enqueue", seconds, str(_IN_FLIGHT), "1"))["rate"]
         many = (await peer.run(PGQUEUER, dsn, "enqueue", seconds, str(_BATCHES_IN_FLIGHT), str(_PEER_BATCH)))["rate"]
-        mine = await _starts(world, plan.seconds)
+        mine, least = await _starts(world, plan.seconds), await _bare_starts(world, plan.seconds, bare_store)
         for figure, ours, theirs in (
             (half, percentile(mine, 50), percentile(started, 50)),
             (tail, percentile(mine, 99), percentile(started, 99)),
+            (floor, percentile(mine, 50), percentile(least, 50)),
             (single, await _singly(world, plan.seconds), one),
             (batch, await _together(world, plan.seconds), many),
         ):
@@ -62,20 +67,32 @@ async def p7(world: World, plan: Plan) -> list[Figure]:
 
 
 async def _starts(world: World, seconds: float) -> list[float]:
+    async with api(world.pair.store_address) as store, TaskStore.connect(world.pair.store_address) as client:
+        await store.lift_limits()
+        program = ("-m", "tests.benchmarks.programs.starts", world.pair.store_address)
+        return await _delays(world, seconds, program, lambda data: client.create_task(new_task("start", data=data)))
+
+
+async def _bare_starts(world: World, seconds: float, store: str) -> list[float]:
+    async with grpc.aio.insecure_channel(store) as channel:
+        return await _delays(world, seconds, (*bare.MODULE, "worker", store), method_of(channel, "Create"))
+
+
+async def _delays(
+    world: World, seconds: float, program: Sequence[str], create: Callable[[bytes], Awaitable[object]]
+) -> list[float]:
     """Milliseconds from before a creation until its task runs. Each is created a little while after the one before told that it
     runs, as the peer's are, and nobody asks the store how far it is."""
     delays: list[float] = []
     connected: asyncio.Future[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.get_running_loop().create_future()
     server = await asyncio.start_server(lambda *streams: connected.set_result(streams), "127.0.0.1", 0)
-    port = str(server.sockets[0].getsockname()[1])
-    async with server, api(world.pair.store_address) as store, TaskStore.connect(world.pair.store_address) as client:
-        await store.lift_limits()
-        worker = world.start("starts", "-m", "tests.benchmarks.programs.starts", world.pair.store_address, port)
+    async with server:
+        worker = world.start("starts", *program, str(server.sockets[0].getsockname()[1]))
         async with asyncio.timeout(_PATIENCE_SECONDS):
             told, writer = await connected
         until = 0.0
         while not until or time.perf_counter() < until:
-            await client.create_task(new_task("start", data=f'{{"sent":{time.perf_counter()}}}'.encode()))
+            await create(b'{"sent":%f}' % time.perf_counter())
             async with asyncio.timeout(_PATIENCE_SECONDS):
                 delays.append(float(await told.readline()))
             await asyncio.sleep(_PAUSE_SECONDS)

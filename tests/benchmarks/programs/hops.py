@@ -1,12 +1,15 @@
 """The way of a held call with nothing in it: bare aiohttp, bare gRPC, one row that is written three times and read once.
 
 python -m tests.benchmarks.programs.hops store PORT DSN
-python -m tests.benchmarks.programs.hops worker STORE
+python -m tests.benchmarks.programs.hops worker STORE [PORT]
 python -m tests.benchmarks.programs.hops bridge PORT STORE
 """
 
 import asyncio
+import json
+import socket
 import sys
+import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
@@ -41,8 +44,7 @@ async def store(port: str, dsn: str) -> None:
 
     async def lease(_: bytes, __: Any) -> bytes:
         row = await created.get()
-        await pool.fetchval(_LEASE, row)
-        return str(row).encode()
+        return b"%d %b" % (row, await pool.fetchval(_LEASE, row))
 
     async def finish(row: bytes, _: Any) -> bytes:
         await pool.execute(_FINISH, int(row), _RESULT)
@@ -68,18 +70,22 @@ async def store(port: str, dsn: str) -> None:
     await server.wait_for_termination()
 
 
-async def worker(address: str) -> None:
-    """Takes what there is and ends it."""
+async def worker(address: str, port: str = "") -> None:
+    """Takes what there is and ends it; tells who listens on a port how many milliseconds ago each was sent."""
+    told = socket.create_connection(("127.0.0.1", int(port))) if port else None
     async with grpc.aio.insecure_channel(address) as channel:
-        lease, finish = _method(channel, "Lease"), _method(channel, "Finish")
+        lease, finish = method_of(channel, "Lease"), method_of(channel, "Finish")
         while True:
-            await finish(await lease(b""))
+            row, _, data = (await lease(b"")).partition(b" ")
+            if told is not None:
+                told.sendall(b"%f\n" % ((time.perf_counter() - json.loads(data)["sent"]) * 1000))
+            await finish(row)
 
 
 async def bridge(port: str, address: str) -> None:
     """Answers each request with what came of a row of its own."""
     async with grpc.aio.insecure_channel(address) as channel:
-        create, watch = _method(channel, "Create"), _method(channel, "Watch")
+        create, watch = method_of(channel, "Create"), method_of(channel, "Watch")
 
         async def call(request: web.Request) -> web.Response:
             return web.Response(body=await watch(await create(await request.read())), content_type="application/json")
@@ -92,7 +98,8 @@ async def bridge(port: str, address: str) -> None:
         await asyncio.Event().wait()
 
 
-def _method(channel: grpc.aio.Channel, name: str) -> Callable[[bytes], Awaitable[bytes]]:
+def method_of(channel: grpc.aio.Channel, name: str) -> Callable[[bytes], Awaitable[bytes]]:
+    """A method of the store."""
     method: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(f"/{SERVICE}/{name}")
     return partial(method, wait_for_ready=True)
 
