@@ -224,7 +224,7 @@ bench: install ## how fast it is, against peers and the machine's limit (BENCH=P
 	@$(BIN)/python -m tests.benchmarks $(BENCH) $(ARGS)
 
 .PHONY: bench-quick
-bench-quick: install ## the same with short rounds, and fewer
+bench-quick: install ## the same with short rounds, and fewer, in under three minutes
 	@$(BIN)/python -m tests.benchmarks --quick $(BENCH) $(ARGS)
 
 .PHONY: bench-publish

@@ -4,11 +4,12 @@ python -m tests.benchmarks [--quick] [--profile] [P1 P3 ...]
 """
 
 import argparse
+import contextlib
 import json
 import sys
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -77,39 +78,73 @@ def main() -> int:
         return 1
 
 
-def _measure(options: argparse.Namespace) -> int:
-    plan, described, began = QUICK if options.quick else FULL, machine.describe(), time.monotonic()
-    plan = replace(plan, rounds=options.rounds or plan.rounds, seconds=options.seconds or plan.seconds)
-    measured: list[Measured] = []
-    broken: list[str] = []
-    for name in options.names or BENCHMARKS:
+class _Run:
+    """What came of the benchmarks so far, and how long each took."""
+
+    def __init__(self, plan: Plan, *, profiled: bool) -> None:
+        self._plan = plan
+        self._profiled = profiled
+        self._shares = plan.is_quick and not profiled
+        self.measured: list[Measured] = []
+        self.broken: list[str] = []
+        self.seconds: dict[str, dict[str, float]] = {"pairs": {"all": 0.0}}
+
+    def take(self, left: list[str]) -> None:
+        """Takes the first one out of those that are left and runs it in a pair of its own; where rounds are short, all of them
+        in one, as long as none breaks."""
+        name = left.pop(0)
         try:
-            measured += _run(name, plan, profiled=options.profile)
+            with self._pair(name) as world:
+                self._run(name, world)
+                while self._shares and left:
+                    name = left.pop(0)
+                    self._run(name, world)
         except KeyboardInterrupt:
-            broken.append(f"{name} and all after it, as it was interrupted")
-            break
+            self.broken.append(f"{name} and all after it, as it was interrupted")
+            left.clear()
         except Exception:
             traceback.print_exc()
-            broken.append(name)
-    described |= {"load_after": machine.load(), "seconds": round(time.monotonic() - began), "rounds": plan.rounds}
-    _tell(measured, described)
-    kept = FOLDER / f"{time.strftime('%Y%m%d-%H%M%S')}.json"
-    kept.write_text(json.dumps(_kept(measured, described), indent=1))
-    print(f"\nkept in {kept.relative_to(ROOT)}")
-    print(plot.draw(kept))
-    if broken:
-        print(f"broke: {', '.join(broken)}", file=sys.stderr)
-    return 1 if broken else 0
+            self.broken.append(name)
 
+    @contextlib.contextmanager
+    def _pair(self, name: str) -> Iterator[World]:
+        began = time.monotonic()
+        with open_world(Profile(FOLDER / "profile" / name) if self._profiled else None) as world:
+            began -= time.monotonic()
+            yield world
+            began += time.monotonic()
+        self.seconds["pairs"]["all"] += time.monotonic() - began
 
-def _run(name: str, plan: Plan, *, profiled: bool) -> Sequence[Measured]:
-    profile = Profile(FOLDER / "profile" / name) if profiled else None
-    with open_world(profile) as world:
+    def _run(self, name: str, world: World) -> None:
+        plan, began = replace(self._plan, parts={}), time.monotonic()
 
         async def run() -> Sequence[Measured]:
             return await BENCHMARKS[name](world, plan)
 
-        return uvloop.run(run())
+        try:
+            self.measured += uvloop.run(run())
+        finally:
+            world.stop_others()
+            self.seconds[name] = {"all": time.monotonic() - began, **plan.parts}
+
+
+def _measure(options: argparse.Namespace) -> int:
+    plan, described, began = QUICK if options.quick else FULL, machine.describe(), time.monotonic()
+    plan = replace(plan, rounds=options.rounds or plan.rounds, seconds=options.seconds or plan.seconds)
+    run, left = _Run(plan, profiled=options.profile), list(options.names or BENCHMARKS)
+    while left:
+        run.take(left)
+    seconds = time.monotonic() - began
+    described |= {"load_after": machine.load(), "seconds": round(seconds), "rounds": plan.rounds, "parts": run.seconds}
+    _tell(run.measured, described)
+    kept = FOLDER / f"{time.strftime('%Y%m%d-%H%M%S')}.json"
+    kept.write_text(json.dumps(_kept(run.measured, described), indent=1))
+    print(f"\nkept in {kept.relative_to(ROOT)}")
+    print(plot.draw(kept))
+    print(f"seconds: {figures.parts(run.seconds)}; all {time.monotonic() - began:.0f}")
+    if run.broken:
+        print(f"broke: {', '.join(run.broken)}", file=sys.stderr)
+    return 1 if run.broken else 0
 
 
 def _kept(measured: Sequence[Measured], described: Mapping[str, Any]) -> dict[str, Any]:

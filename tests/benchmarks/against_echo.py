@@ -14,7 +14,7 @@ ECHO = "bare aiohttp"
 
 async def p1(world: World, plan: Plan) -> list[Figure]:
     """Polls of ended tasks with results of 1 KB."""
-    ours = await polling(world, size=1_024, count=4_000, workflow="p1")
+    ours = await polling(world, size=1_024, count=plan.size(4_000), workflow="p1")
     figure = Figure("P1", "tasks/get of 1 KB", ECHO, "limit", Target("at least", 0.45))
     return [await _against_echo(world, plan, figure, ours)]
 
@@ -27,7 +27,7 @@ async def p3(world: World, plan: Plan) -> list[Figure]:
 
 async def p11(world: World, plan: Plan) -> list[Figure]:
     """Polls of ended tasks with results of 64 KB, in bytes."""
-    ours = await polling(world, size=65_536, count=500, workflow="p11")
+    ours = await polling(world, size=65_536, count=plan.size(500), workflow="p11")
     figure = Figure("P11", "tasks/get of 64 KB", ECHO, "limit", Target("at least", 0.5), unit="MB/s")
     return [await _against_echo(world, plan, figure, ours, lambda load: load.answer_bytes / load.seconds / 1e6)]
 

@@ -33,8 +33,9 @@ async def p2(world: World, plan: Plan) -> list[Figure]:
     figure = Figure("P2", "tasks/get of 1 KB", FASTMCP, "peer", Target("at least", 40))
     try:
         async with fastmcp(world) as (url, processes):
-            theirs = await _at_its_best(await fastmcp_polling(url, processes))
-            ours = await polling(world, size=1_024, count=4_000, workflow="p2")
+            with plan.part("its best"):
+                theirs = await _at_its_best(plan, await fastmcp_polling(plan, url, processes))
+            ours = await polling(world, size=1_024, count=plan.size(4_000), workflow="p2")
             return [await side_by_side(plan, figure, ours, theirs)]
     except peer.MissingPeerError as error:
         figure.missing = str(error)
@@ -47,7 +48,8 @@ async def p4(world: World, plan: Plan) -> list[Figure]:
     try:
         async with fastmcp(world, concurrency=1) as (url, processes):
             await answer_of(url, mcp_request(url, "tools/call", {"name": "wait", "arguments": {}}))
-            theirs = await _at_its_best(fastmcp_creating(url, processes))
+            with plan.part("its best"):
+                theirs = await _at_its_best(plan, fastmcp_creating(url, processes))
             return [await side_by_side(plan, figure, await creating(world), theirs)]
     except peer.MissingPeerError as error:
         figure.missing = str(error)
@@ -72,9 +74,9 @@ async def fastmcp(world: World, *, concurrency: int = 100) -> AsyncIterator[tupl
         world.kill(redis)
 
 
-async def fastmcp_polling(url: str, processes: dict[str, int]) -> Side:
+async def fastmcp_polling(plan: Plan, url: str, processes: dict[str, int]) -> Side:
     """Polls of FastMCP's tasks, which have ended."""
-    made = [json.loads(await answer_of(url, creation(url)))["result"]["taskId"] for _ in range(_TASKS)]
+    made = [json.loads(await answer_of(url, creation(url)))["result"]["taskId"] for _ in range(plan.size(_TASKS))]
     requests = polls(made, url)
     while COMPLETED not in await answer_of(url, requests[-1]):
         pass
@@ -87,11 +89,11 @@ def fastmcp_creating(url: str, processes: dict[str, int]) -> Side:
     return Side(url=url, requests=lambda: itertools.repeat(request), mark=b'"taskId"', processes=processes)
 
 
-async def _at_its_best(side: Side) -> Side:
+async def _at_its_best(plan: Plan, side: Side) -> Side:
     """With as many requests in flight as it is fastest with."""
     rates = {}
     for in_flight in (_FEWER, IN_FLIGHT):
-        load = await drive(side.url, side.requests(), connections=in_flight, seconds=1.5)
+        load = await drive(side.url, side.requests(), connections=in_flight, seconds=min(plan.seconds, 1.5))
         rates[in_flight] = load.rate
     best = max(rates, key=lambda number: rates[number])
     return Side(url=side.url, requests=side.requests, mark=side.mark, processes=side.processes, in_flight=best)

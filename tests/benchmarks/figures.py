@@ -159,6 +159,16 @@ def points(curve: Curve) -> str:
     )
 
 
+def parts(seconds: Mapping[str, Mapping[str, float]]) -> str:
+    """How long each benchmark took, `all` of it, and how long its parts."""
+
+    def told(of: Mapping[str, float]) -> str:
+        some = ", ".join(f"{name} {one:.1f}" for name, one in of.items() if name != "all")
+        return f"{of['all']:.1f} ({some})" if some else f"{of['all']:.1f}"
+
+    return "; ".join(f"{name} {told(of)}" for name, of in seconds.items())
+
+
 def percentile(values: Sequence[float], percent: int) -> float:
     """A percentile: a value that was measured."""
     return sorted(values)[min(len(values) - 1, len(values) * percent // 100)]

@@ -47,16 +47,19 @@ async def p7(world: World, plan: Plan) -> list[Figure]:
     async with api(world.pair.store_address) as store:
         await store.lift_limits(WAITING)
     for number in range(plan.rounds):
-        started = (await peer.run(PGQUEUER, dsn, "starts", seconds))["delays_ms"]
-        one = (await peer.run(PGQUEUER, dsn, "enqueue", seconds, str(_IN_FLIGHT), "1"))["rate"]
-        many = (await peer.run(PGQUEUER, dsn, "enqueue", seconds, str(_BATCHES_IN_FLIGHT), str(_PEER_BATCH)))["rate"]
-        mine, least = await _starts(world, plan.seconds), await _bare_starts(world, plan.seconds, bare_store)
+        with plan.part(PGQUEUER):
+            started = (await peer.run(PGQUEUER, dsn, "starts", seconds))["delays_ms"]
+            one = (await peer.run(PGQUEUER, dsn, "enqueue", seconds, str(_IN_FLIGHT), "1"))["rate"]
+            many = (await peer.run(PGQUEUER, dsn, "enqueue", seconds, str(_BATCHES_IN_FLIGHT), str(_PEER_BATCH)))["rate"]
+        with plan.part("ours"):
+            mine, least = await _starts(world, plan.seconds), await _bare_starts(world, plan.seconds, bare_store)
+            singly, together = await _singly(world, plan.seconds), await _together(world, plan.seconds)
         for figure, ours, theirs in (
             (half, percentile(mine, 50), percentile(started, 50)),
             (tail, percentile(mine, 99), percentile(started, 99)),
             (floor, percentile(mine, 50), percentile(least, 50)),
-            (single, await _singly(world, plan.seconds), one),
-            (batch, await _together(world, plan.seconds), many),
+            (single, singly, one),
+            (batch, together, many),
         ):
             figure.ours, figure.theirs = [*figure.ours, ours], [*figure.theirs, theirs]
         plan.tell(

@@ -28,6 +28,12 @@ _PEERS: Final[Mapping[str, tuple[str, float]]] = {
 }
 """Of each peer the figure, and how many times as fast we are to be."""
 NO_RPC: Final = "the schema without RPC"
+OURS: Final = "ours"
+_USUAL: Final[Mapping[str, float]] = {
+    OURS: 3_000, NO_RPC: 4_000, "pgqueuer": 6_000, "procrastinate": 200, "dbos": 250, "absurd": 800, "docket": 500,
+    "oban": 1_800,
+}  # fmt: skip
+"""Tasks a second on two cores: how many a short first round needs."""
 
 
 async def p5(world: World, plan: Plan) -> list[Figure]:
@@ -42,20 +48,26 @@ async def p6(world: World, plan: Plan) -> list[Figure]:
 
 async def _against(world: World, plan: Plan, names: list[str], *, no_rpc: bool = False) -> list[Figure]:
     figures = {name: Figure(_PEERS[name][0], WHAT, name, "peer", Target("at least", _PEERS[name][1])) for name in names}
-    where = {name: await _prepare(world, name, figures[name]) for name in names}
+    where = {}
+    for name in names:
+        with plan.part(name):
+            where[name] = await _prepare(world, name, figures[name])
     if no_rpc:
         figures[NO_RPC] = Figure("P6", WHAT, NO_RPC, "limit", Target("at least", 0.6))
-    rates = dict.fromkeys(["ours", *figures], 0.0)
+    rates = {name: _USUAL[name] if plan.is_quick else 0.0 for name in (OURS, *figures)}
     used: list[dict[str, float]] = []
-    for number in range(plan.rounds + 1):  # the first tells how many tasks the others need
-        rates["ours"], cpu = await drain(world, plan.tasks(rates["ours"], least=LEAST))
+    rounds = plan.dear_rounds if no_rpc else plan.rounds
+    for number in range(plan.is_quick, rounds + 1):  # the one before the first tells how many tasks the others need
+        with plan.part(OURS):
+            rates[OURS], cpu = await drain(world, plan.tasks(rates[OURS], least=LEAST))
         used += [cpu] * bool(number)
         for name, figure in figures.items():
             if figure.missing:
                 continue
-            rates[name] = await _rate_of(world, plan, name, where.get(name, ""), rates[name], figure)
+            with plan.part(name):
+                rates[name] = await _rate_of(world, plan, name, where.get(name, ""), rates[name], figure)
             if number:
-                figure.ours, figure.theirs = [*figure.ours, rates["ours"]], [*figure.theirs, rates[name]]
+                figure.ours, figure.theirs = [*figure.ours, rates[OURS]], [*figure.theirs, rates[name]]
             plan.tell(f"{figure.id} round {number}: {rates['ours']:,.0f} /s against {rates[name]:,.0f} /s of {name}")
     for figure in figures.values():
         figure.cpu = plan.median_of(used) | figure.cpu

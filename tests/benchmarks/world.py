@@ -36,6 +36,10 @@ class World:
             profile.watch(pair.store)
         self._others: list[Process] = []
 
+    def token_of(self, tenant: str) -> str:
+        """With which they let in one of another tenant."""
+        return _token(self.folder, tenant, self._access["TENURE_BRIDGE_PUBLIC_URL"])
+
     @property
     def dsn(self) -> str:
         """Where Postgres is."""
@@ -153,8 +157,7 @@ def open_world(profile: Profile | None = None) -> Iterator[World]:
     shutil.rmtree(folder, ignore_errors=True)
     *_, port = free_ports(5)  # the pair takes the first ones
     url = f"http://127.0.0.1:{port}"
-    trial = Trial(tenant=TENANT, subject=OWNER.subject, scopes=(), groups=(), audience=f"{url}/mcp", minutes=600)
-    token = issue_token(folder / "issuer", trial)
+    token = _token(folder, TENANT, url)
     access = {
         "TENURE_BRIDGE_ISSUERS": str(folder / "issuer" / "issuers.yaml"), "TENURE_BRIDGE_PUBLIC_URL": url,
         "TENURE_BRIDGE_STATE_KEYS": base64.b64encode(os.urandom(32)).decode(),
@@ -166,6 +169,11 @@ def open_world(profile: Profile | None = None) -> Iterator[World]:
             yield world
         finally:
             world.stop_others()
+
+
+def _token(folder: Path, tenant: str, url: str) -> str:
+    trial = Trial(tenant=tenant, subject=OWNER.subject, scopes=(), groups=(), audience=f"{url}/mcp", minutes=600)
+    return issue_token(folder / "issuer", trial)
 
 
 @contextlib.asynccontextmanager
