@@ -23,7 +23,7 @@ async def _bridges(world: World, plan: Plan) -> Figure:
     figure = Figure("P12", "tasks/get of 1 KB, two bridges", "one bridge", "itself", Target("at least", 0.9))
     one = await polling(world, size=1_024, count=plan.size(1_000), workflow="p12")
     url, second = await world.start_bridge("bridge-2", world.pair.store_address)
-    used = {}
+    used: dict[str, list[dict[str, float]]] = {"theirs": [], "ours": []}
     meter = await world.meter(bridge_2=second)
     for number in range(plan.rounds + 1):
         for name, urls in (("theirs", [one.url]), ("ours", [one.url, url])):
@@ -37,11 +37,11 @@ async def _bridges(world: World, plan: Plan) -> Figure:
                     for each in urls
                 )
             )  # fmt: skip
-            used[name] = meter.stop(sum(load.operations for load in loads))
             if number:
+                used[name].append(meter.stop(sum(load.operations for load in loads)))
                 setattr(figure, name, [*getattr(figure, name), sum(load.rate for load in loads)])
         plan.tell(f"P12 round {number}: two bridges {figure.ours[-1:]} /s, one {figure.theirs[-1:]} /s")
-    figure.cpu = used["ours"] | {f"{name}, one": value for name, value in used["theirs"].items()}
+    figure.cpu = plan.median_of(used["ours"]) | {f"{name}, one": us for name, us in plan.median_of(used["theirs"]).items()}
     return figure
 
 
@@ -51,11 +51,12 @@ async def _stores(world: World, plan: Plan) -> Figure:
     address, second = await world.start_store("store-2", world.dsn)
     one, two = [world.pair.store_address] * 2, [world.pair.store_address, address]
     rate = 0.0 if plan.is_quick else (await drain(world, LEAST, stores=one))[0]
-    used = {}
+    used: dict[str, list[dict[str, float]]] = {"theirs": [], "ours": []}
     for number in range(plan.dear_rounds):
         for name, stores in (("theirs", one), ("ours", two)):
-            rate, used[name] = await drain(world, plan.tasks(rate, least=LEAST), stores=stores, store_2=second)
+            rate, cpu = await drain(world, plan.tasks(rate, least=LEAST), stores=stores, store_2=second)
+            used[name].append(cpu)
             setattr(figure, name, [*getattr(figure, name), rate])
         plan.tell(f"P12 round {number + 1}: two stores {figure.ours[-1]:,.0f} /s, one {figure.theirs[-1]:,.0f} /s")
-    figure.cpu = used["ours"] | {f"{name}, one": value for name, value in used["theirs"].items()}
+    figure.cpu = plan.median_of(used["ours"]) | {f"{name}, one": us for name, us in plan.median_of(used["theirs"]).items()}
     return figure

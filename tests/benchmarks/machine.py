@@ -60,9 +60,9 @@ class Usage:
 def usage(processes: Mapping[str, int]) -> Usage:
     """What these processes have used, each with its children, as Postgres has."""
     children: dict[int, list[int]] = {}
-    for pid, (parent, _) in _stats().items():
-        children.setdefault(parent, []).append(pid)
     stats = _stats()
+    for pid, (parent, _) in stats.items():
+        children.setdefault(parent, []).append(pid)
     return Usage(
         {
             name: sum(stats[each][1] for each in _family(pid, children) if each in stats) / _TICKS

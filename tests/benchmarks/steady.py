@@ -56,9 +56,9 @@ async def p13(world: World, plan: Plan) -> list[Figure]:
     )  # fmt: skip
     done = Figure(
         "P13", f"done in {seconds} s while an old snapshot is held", "offered", "itself", Target("at least", 0.9), "tasks",
-        [float(held.done)], [float(held.offered)],
+        [float(held.done)], [rate * seconds],
     )  # fmt: skip
-    claims.details = {"offered /s": rate, "done without the snapshot": plain.done / plain.offered}
+    claims.details = {"offered /s": rate, "done without the snapshot": plain.done / (rate * seconds)}
     done.details = {
         "p50 of a claim, first and last ms": [held.p50_ms(0, window), held.p50_ms(seconds - window, seconds)],
     }  # fmt: skip
@@ -69,13 +69,7 @@ async def _flow(world: World, rate: float, seconds: float) -> Flow:
     flow, ready, began = Flow(), asyncio.Event(), time.perf_counter()
     async with api(world.pair.store_address) as store:
         lanes = [asyncio.create_task(_take(store, flow, ready, f"steady-{number}", began)) for number in range(LANES)]
-        while (passed := time.perf_counter() - began) < seconds:
-            wanted = min(int(passed * rate) - flow.offered, 5 * BATCH)
-            if wanted > 0:
-                flow.offered += wanted
-                await store.create(wanted, workflow=WORKFLOW)
-                ready.set()
-            await asyncio.sleep(_TICK_SECONDS)
+        await asyncio.gather(*(_offer(store, flow, ready, rate, began, seconds) for _ in range(LANES)))
         done = flow.done
         flow.over = True
         ready.set()
@@ -84,6 +78,16 @@ async def _flow(world: World, rate: float, seconds: float) -> Flow:
             await store.finish(taken)
     flow.done = done
     return flow
+
+
+async def _offer(store: Api, flow: Flow, ready: asyncio.Event, rate: float, began: float, seconds: float) -> None:
+    """Creates what is due by now and is not on its way yet; several do, as one alone falls behind."""
+    while (passed := time.perf_counter() - began) < seconds:
+        if (wanted := min(int(passed * rate) - flow.offered, BATCH)) > 0:
+            flow.offered += wanted
+            await store.create(wanted, workflow=WORKFLOW)
+            ready.set()
+        await asyncio.sleep(_TICK_SECONDS)
 
 
 async def _take(store: Api, flow: Flow, ready: asyncio.Event, worker_id: str, began: float) -> None:

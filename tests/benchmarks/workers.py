@@ -108,11 +108,15 @@ async def drain(world: World, count: int, *, stores: Sequence[str] = (), **other
         meter = await world.meter(**workers, **others)
         began, left_then = 0.0, count
         while left := await store.outstanding():
-            if not began and left < count * _COUNTED_FROM:
+            pause = 0.005
+            if began:
+                # Each look is a call and a statement, which a peer does not have: few, but the end is not to be noticed late.
+                to_go = (time.perf_counter() - began) * left / max(left_then - left, 1)
+                pause = min(max(to_go, pause), 0.05)
+            elif left < count * _COUNTED_FROM:
                 began, left_then = time.perf_counter(), left
                 meter.start()
-            # Each look is a call and a statement, which a peer does not have: where it is counted, they are few.
-            await asyncio.sleep(0.05 if began else 0.005)
+            await asyncio.sleep(pause)
         assert began, f"{count} tasks ended before they could be counted"
         seconds = time.perf_counter() - began
         used = meter.stop(left_then)
