@@ -92,6 +92,7 @@ class Leasing:
                 along = []
                 self._completions.close()
                 self._failed(error)
+                request.is_new = False
                 await asyncio.sleep(max(self._grow_pause(), (error.retry_after_ms or 0) / 1000))
                 is_repeated = True
                 if not error.is_transient:  # it was looked at and refused: nothing was taken
@@ -116,7 +117,7 @@ class Leasing:
         if self._open is None:
             return
         request, self._open = self._open, None
-        request.wait_ms = 0
+        request.wait_ms, request.is_new = 0, False
         sent_at = time.monotonic()
         try:
             response = await call_once(self._stub.LeaseTasks, request, timeout_seconds=2)
@@ -134,7 +135,9 @@ class Leasing:
         return await self._completions.write("CompleteAndLeaseTasks", self._stub.CompleteAndLeaseTasks, message, along)
 
     def _new_request(self, limit: int, *, wait_seconds: float) -> leases_pb2.LeaseTasksRequest:
-        request = leases_pb2.LeaseTasksRequest(request_id=uuid.uuid4().hex, limit=limit, wait_ms=round(wait_seconds * 1000))
+        request = leases_pb2.LeaseTasksRequest(
+            request_id=uuid.uuid4().hex, limit=limit, wait_ms=round(wait_seconds * 1000), is_new=True
+        )
         request.MergeFrom(self._template)
         self._open = request
         return request

@@ -10,7 +10,7 @@ from store_service.db.arrays import numbers
 from store_service.db.pool import Database, Locked
 from store_service.db.queries import Queries
 from store_service.db.tasks import contract_of
-from store_service.model.leases import Claim, Finish, Heartbeat, Lease, LeasedTask, NewCheckpoint, Report
+from store_service.model.leases import Claim, Finish, Heartbeat, Lease, LeasedTask, NewCheckpoint, Report, Taken
 from store_service.model.limits import ANSWER_BYTES, CHECKPOINT_BYTES_PER_TASK, CHECKPOINTS_PER_TASK
 from store_service.model.payloads import Payload
 from store_service.model.waits import Answer, Wake, WakeCause
@@ -27,11 +27,11 @@ class LeaseRows:
         self._queries = Queries("leases.sql")
         self._turns = asyncio.Semaphore(max(1, database.size // 4))
 
-    async def claim_tasks(self, claim: Claim) -> list[LeasedTask]:
+    async def claim_tasks(self, claim: Claim) -> Taken:
         """Takes what is ready."""
         return await self._claim_tasks(claim, wait=False)
 
-    async def claim_tasks_in_turn(self, claim: Claim) -> list[LeasedTask]:
+    async def claim_tasks_in_turn(self, claim: Claim) -> Taken:
         """Takes what is ready, and waits for the first tenant in turn instead of skipping it while it is locked. Raises Locked
         when that takes longer than 2 s. Claims that wait take a quarter of the connections at most."""
         try:
@@ -44,7 +44,7 @@ class LeaseRows:
         finally:
             self._turns.release()
 
-    async def _claim_tasks(self, claim: Claim, *, wait: bool) -> list[LeasedTask]:
+    async def _claim_tasks(self, claim: Claim, *, wait: bool) -> Taken:
         rows = await self._database.write(
             self._queries["claim_tasks"],
             claim.worker_id,
@@ -58,7 +58,7 @@ class LeaseRows:
             wait,
             ANSWER_BYTES,
         )
-        return [_leased_task(row, claim.worker_id) for row in rows]
+        return Taken([_leased_task(row, claim.worker_id) for row in rows], is_all=bool(rows) and not rows[0]["more"])
 
     async def heartbeat_tasks(self, items: Sequence[Heartbeat]) -> list[asyncpg.Record]:
         """Rows: outcome, expires_at, cancel_requested."""

@@ -6,7 +6,7 @@
 SELECT tenant_id, task_id, token, epoch, expires_at, attempts, crashes, retries, checkpoints, cancel_requested, deadline_at, tool,
        workflow, version, issuer, subject, client_capabilities, output_schema, ttl_ms, poll_interval_ms, execution_deadline_ms,
        trace_parent, trace_state, baggage, media_type, input, created_at, wake, wake_step, signal_id, signal_name,
-       signal_media_type, signal_data, input_keys, input_responses, early_answers, fits, lease_ms
+       signal_media_type, signal_data, input_keys, input_responses, early_answers, fits, lease_ms, more
 FROM tenure.claim_tasks($2, $1, $3, $4, $5, $6, $7, $8, $9, $10)
 
 -- name: heartbeat_tasks

@@ -23,6 +23,7 @@ import asyncpg
 import structlog
 from prometheus_client import CollectorRegistry, Gauge
 
+from store_service.db.empty_lanes import EmptyLanes
 from store_service.db.fault_points import reaching_statement
 from store_service.db.followers import Follower, Followers
 from store_service.db.leaving import to_its_end
@@ -118,6 +119,7 @@ class Wakeups:
         self._notify = queries["notify"]
         self._waiters: dict[str, list[Waiter]] = {}
         self._followers = Followers()
+        self.empty_lanes = EmptyLanes(seconds_now)
         self._unsent: set[str] = set()
         self._unsent_event = asyncio.Event()
         self._connected = Gauge("tenure_store_listen_connected", "Whether hints of other stores arrive.", registry=registry)
@@ -149,9 +151,10 @@ class Wakeups:
         return self._followers.following()
 
     def wake_lanes(self, lanes: Iterable[str]) -> None:
-        """Tells one waiting worker of each lane that there is work. One that finds some passes it on, see `pass_on`."""
+        """Tells one waiting worker of each lane that there is work. One that leaves some passes it on, see `pass_on`."""
         for lane in lanes:
             topic = lane_topic(lane)
+            self.empty_lanes.forget(topic)
             self.pass_on(topic)
             self._send(topic)
 
@@ -178,6 +181,7 @@ class Wakeups:
 
     def wake_everyone(self) -> None:
         """Wakes whoever waits in this process, for whatever."""
+        self.empty_lanes.forget_all()
         for topic in list(self._waiters):
             self._wake_all(topic)
         self._followers.wake_everyone()
@@ -223,6 +227,8 @@ class Wakeups:
         elif topic.startswith(_TASK):
             self._followers.wake(topic)
         elif topic.endswith(_ALL):
+            if topic.startswith(_LANE):
+                self.empty_lanes.forget_all()
             for known in [known for known in self._waiters if known[0] == topic[0]]:
                 self._wake_some(known)
         else:
@@ -230,6 +236,7 @@ class Wakeups:
 
     def _wake_some(self, topic: str) -> None:
         if topic.startswith(_LANE):
+            self.empty_lanes.forget(topic)
             self.pass_on(topic)
         else:
             self._wake_all(topic)

@@ -50,6 +50,8 @@ class Claim(Struct, frozen=True, kw_only=True, gc=False):
     tenant_ids: tuple[str, ...]
     limit: int
     wait_ms: int
+    is_new: bool = False
+    """Whether nothing can have been taken under its request id."""
 
 
 class LeasedTask(Struct, frozen=True, kw_only=True, gc=False):
@@ -69,6 +71,13 @@ class LeasedTask(Struct, frozen=True, kw_only=True, gc=False):
     wake: Wake | None
     early_answers: int
     lease_ms: int
+
+
+class Taken(Struct, frozen=True):
+    """What a claim took. `is_all` says that nothing was left; where it took nothing, that is not known."""
+
+    tasks: list[LeasedTask]
+    is_all: bool
 
 
 class Heartbeat(Struct, frozen=True, gc=False):

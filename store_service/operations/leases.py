@@ -23,6 +23,7 @@ from store_service.model.leases import (
     LeasedTask,
     NewCheckpoint,
     Report,
+    Taken,
 )
 from store_service.model.payloads import Payload
 from store_service.model.refusals import Reason, Refusal
@@ -99,31 +100,37 @@ class Leases:
         )
 
     async def lease_tasks(self, claim: Claim) -> list[LeasedTask]:
-        """Takes what is ready, waiting for the first if asked to. Whoever finds work, or could not look, tells the next who
-        waits."""
+        """Takes what is ready, waiting for the first if asked to. Whoever leaves work, or could not look, tells the next who
+        waits. A new claim does not look where nothing was left within the last 5 s and no hint came since."""
         loop = asyncio.get_running_loop()
         until = loop.time() + claim.wait_ms / 1000
         topics = [lane_topic(one.lane) for one in claim.workflows]
+        known = self._wakeups.empty_lanes
         found: list[LeasedTask] = []
-        looked = False
+        leaves_some = False
         try:
             with self._wakeups.waiting(topics, choosy=bool(claim.tenant_ids)) as waiter:
                 while True:
-                    looked = False
                     self._registrations.hear(claim)
-                    pause_seconds = CLAIM_POLL_SECONDS
-                    try:
-                        with self._claim_seconds.time():
-                            found = await self._claim(claim)
-                        looked = True
-                    except Locked:  # others' work may have come meanwhile
-                        pause_seconds = LOCKED_PAUSE_SECONDS
+                    pause_seconds = CLAIM_POLL_SECONDS - known.seconds_since(topics, claim.tenant_ids)
+                    if pause_seconds <= 0 or not claim.is_new:
+                        leaves_some, pause_seconds = True, CLAIM_POLL_SECONDS
+                        look = known.look(topics, claim.tenant_ids)
+                        try:
+                            with self._claim_seconds.time():
+                                taken = await self._claim(claim)
+                        except Locked:  # others' work may have come meanwhile
+                            pause_seconds = LOCKED_PAUSE_SECONDS
+                        else:
+                            found, leaves_some = taken.tasks, bool(taken.tasks) and not taken.is_all
+                            if taken.is_all:
+                                look.leaves_nothing()
                     left = until - loop.time()
                     if found or left <= 0 or self._draining.is_set():
                         break
                     await waiter.wait(min(left, pause_seconds))
         finally:
-            if found or not looked:
+            if leaves_some:
                 for topic in topics:
                     self._wakeups.pass_on(topic)
         self._wakeups.wake_tasks(one.lease.task_id for one in found)
@@ -192,16 +199,18 @@ class Leases:
         """`finish_task` for each."""
         return await self._finish.run(items)
 
-    async def _claim(self, claim: Claim) -> list[LeasedTask]:
+    async def _claim(self, claim: Claim) -> Taken:
         """What there is: at once; else what others held a moment ago; else what has just fallen due. Raises Locked when others
         hold it for longer."""
         before = self._chores.promoted
-        found = await self._rows.claim_tasks(claim) or await self._rows.claim_tasks_in_turn(claim)
-        if not found:
+        taken = await self._rows.claim_tasks(claim)
+        if not taken.tasks:
+            taken = await self._rows.claim_tasks_in_turn(claim)
+        if not taken.tasks:
             await self._chores.promote_due()
             if self._chores.promoted != before:  # by whomever, since this claim looked
-                found = await self._rows.claim_tasks_in_turn(claim)
-        return found
+                taken = await self._rows.claim_tasks_in_turn(claim)
+        return taken
 
     async def _heartbeat_batch(self, items: Sequence[Heartbeat]) -> list[Extended | Refusal]:
         rows = await self._rows.heartbeat_tasks(items)

@@ -61,6 +61,7 @@ def read_claim(message: leases_pb2.LeaseTasksRequest) -> Claim:
         tenant_ids=tuple(check_name("tenant_ids", tenant_id) for tenant_id in message.tenant_ids),
         limit=check_range("limit", message.limit, range(1, limits.BATCH_ITEMS + 1)),
         wait_ms=check_range("wait_ms", message.wait_ms, limits.WAIT_MS),
+        is_new=message.is_new,
     )
 
 

@@ -247,8 +247,9 @@ async def test_tasks_whose_lease_answer_was_lost_are_asked_for_under_the_same_id
         await fake.ended(*tasks)
         await fake.until(lambda: len(fake.of("LeaseTasks")) >= 3)
     assert [task.attempts for task in tasks] == [1, 1, 1]
-    first, second, third, *_ = [request.request_id for request in fake.of("LeaseTasks")]
-    assert first == second != third
+    first, second, third, *_ = fake.of("LeaseTasks")
+    assert first.request_id == second.request_id != third.request_id
+    assert [request.is_new for request in (first, second, third)] == [True, False, True]
 
 
 async def test_no_more_is_leased_than_there_are_slots(fake: FakeStore) -> None:

@@ -114,7 +114,7 @@ async def claim(
         limit=1,
         wait_ms=0,
     )
-    return await (session.leases.claim_tasks_in_turn(wanted) if wait else session.leases.claim_tasks(wanted))
+    return (await (session.leases.claim_tasks_in_turn(wanted) if wait else session.leases.claim_tasks(wanted))).tasks
 
 
 async def heartbeat(session: Session, target: Target) -> list[asyncpg.Record]:

@@ -181,7 +181,7 @@ async def _go_through(session: Watched) -> dict[str, list[Plan]]:
     plans: dict[str, list[Plan]] = {}
     await tasks.create_tasks([(_new(f"t{number % 10}"), str(uuid4()), b"digest") for number in range(BATCH)])
     plans["create_tasks"] = session.take()
-    taken = await leases.claim_tasks(_claim())
+    taken = (await leases.claim_tasks(_claim())).tasks
     plans["claim_tasks"] = session.take()
     await leases.heartbeat_tasks([Heartbeat(one.lease, 0) for one in taken])
     plans["heartbeat_tasks"] = session.take()

@@ -3,17 +3,14 @@
 import asyncio
 import gc
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
-from uuid import uuid4
 
 import asyncpg
 import pytest
 from taskstore.v1 import leases_pb2, tasks_pb2, tenants_pb2, types_pb2
 
-from store_service.db.arrays import numbers
-from store_service.db.queries import Queries
 from tests.conftest import Stubs
 from tests.store.builders import (
     LISTENERS,
@@ -36,10 +33,10 @@ from tests.store.builders import (
     set_policy,
     until,
 )
+from tests.store.hints import WELL_BEFORE_ITS_END_SECONDS, create_unheard, in_time
 
 Begin = Callable[[], Any]
 """Makes one call of the API, which may be cancelled."""
-WELL_BEFORE_ITS_END_SECONDS = 15.0
 
 
 @pytest.fixture(autouse=True)
@@ -57,21 +54,6 @@ async def waiting_claim(store: Stubs, **fields: Any) -> "asyncio.Task[leases_pb2
         await store.leases.LeaseTasks(claim(workflow="nobody's"))
     assert not call.done()
     return call
-
-
-async def in_time(call: Awaitable[Any]) -> Any:
-    """What a call answers, if it is woken and does not have to look by itself."""
-    return await asyncio.wait_for(call, timeout=WELL_BEFORE_ITS_END_SECONDS)
-
-
-async def create_unheard(database: asyncpg.Connection, *, tenant_id: str = "acme") -> None:
-    """Creates a task in a way that tells nobody."""
-    row: Sequence[Any] = (
-        tenant_id, uuid4(), uuid4().hex, b"", 1, 0, "text/plain", b"", 0, None,
-        "t", "report", 1, "i", "s", b"", b"", 1_000, 1_000, 0, "", "", "",
-    )  # fmt: skip
-    columns = [numbers([value]) if isinstance(value, int) else [value] for value in row]
-    await database.fetch(Queries("tasks.sql")["create_tasks"], *columns, *([] for _ in range(5)))
 
 
 async def test_a_claim_that_waits_for_nothing_is_answered_at_its_end(store: Stubs) -> None:

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from store_service.db.batch import BatchMetrics
 from store_service.db.wakeups import CHANNEL, Waiter, Wakeups, lane_topic, task_topic, worker_topic
-from store_service.model.leases import Claim, WorkflowVersion
+from store_service.model.leases import Claim, Taken, WorkflowVersion
 from store_service.operations.chores import Chores
 from store_service.operations.leases import Leases
 
@@ -189,8 +189,9 @@ async def test_claims_find_what_the_chore_had_in_hand_while_they_looked() -> Non
         await let_go.wait()
         return [due] if len(looks) == 1 else []  # a second one passes over what the first one holds
 
-    async def claim_tasks(*_: object, **__: object) -> list[Any]:
-        return [SimpleNamespace(lease=due)] if chores.promoted else []
+    async def claim_tasks(*_: object, **__: object) -> Taken:
+        found: list[Any] = [SimpleNamespace(lease=due)] if chores.promoted else []
+        return Taken(found, is_all=False)
 
     registry = CollectorRegistry()
     rows: Any = SimpleNamespace(
@@ -198,7 +199,9 @@ async def test_claims_find_what_the_chore_had_in_hand_while_they_looked() -> Non
     )
     hints: Any = wakeups()
     chores = Chores(rows, hints, rows, rows, snapshot_seconds=hints.stop, cancel_grace_ms=1, max_crashes=1, registry=registry)
-    heard: Any = SimpleNamespace(waiting=hints.waiting, pass_on=hints.pass_on, wake_tasks=lambda _: None)
+    heard: Any = SimpleNamespace(
+        waiting=hints.waiting, pass_on=hints.pass_on, wake_tasks=lambda _: None, empty_lanes=hints.empty_lanes
+    )
     leases = Leases(rows, rows, chores, heard, BatchMetrics(registry), registrations=rows, registry=registry)
     chore = asyncio.create_task(chores.promote_due())
     await begun.wait()

@@ -14,7 +14,8 @@ CREATE TABLE tenure.worker_claim (
 -- while others have work too, by priority within it. `p_wait` is for a second pass after an empty first one: it waits for the
 -- first tenant in turn, and for its first task, where the first pass skips what others hold. `p_budget` bounds the bytes of
 -- contracts, which ends the taking, and of inputs and wakes, which are then left out. A repeated request id returns what it took, as far as it is still
--- held, with leases that last as long as new ones. Each workflow has its own length of a lease.
+-- held, with leases that last as long as new ones. Each workflow has its own length of a lease. `more` says whether somebody
+-- could still take something then: what is locked counts.
 CREATE FUNCTION tenure.claim_tasks(
   p_request text, p_worker text, p_workflow text[], p_version int[], p_tenants text[], p_lease_ms bigint[],
   p_limit int, p_quantum int, p_wait boolean, p_budget int
@@ -24,13 +25,13 @@ CREATE FUNCTION tenure.claim_tasks(
   subject text, client_capabilities bytea, output_schema bytea, ttl_ms bigint, poll_interval_ms bigint,
   execution_deadline_ms bigint, trace_parent text, trace_state text, baggage text, media_type text, input bytea, created_at timestamptz,
   wake text, wake_step text, signal_id text, signal_name text, signal_media_type text, signal_data bytea,
-  input_keys text[], input_responses bytea[], early_answers int, fits boolean, lease_ms bigint
+  input_keys text[], input_responses bytea[], early_answers int, fits boolean, lease_ms bigint, more boolean
 ) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
   v_tenant text[]; v_task uuid[]; v_token bigint[]; v_deltas delta[]; v_now timestamptz; v_wait boolean := p_wait;
   v_cand text[]; v_turn bigint[]; v_after bigint := -1; v_after_tenant text := ''; v_locked text[]; v_tried text[] := '{}';
-  v_visits int := greatest(1, (p_limit + p_quantum - 1) / p_quantum); v_window int := 32 + 2 * v_visits;
+  v_visits int := greatest(1, (p_limit + p_quantum - 1) / p_quantum); v_window int := 32 + 2 * v_visits; v_more boolean;
 BEGIN
   -- A repetition waits for the first, wherever it is under way, and so sees what it took.
   PERFORM pg_advisory_xact_lock(1, hashtext(p_worker));
@@ -138,13 +139,20 @@ BEGIN
       ON CONFLICT (worker_id) DO UPDATE SET request_id = excluded.request_id, tenant_ids = excluded.tenant_ids,
         task_ids = excluded.task_ids, tokens = excluded.tokens, claimed_at = excluded.claimed_at;
   END IF;
+  v_more := EXISTS (
+    SELECT FROM unnest(p_workflow, p_version) c(w, v)
+    CROSS JOIN LATERAL (
+      (SELECT FROM lane l WHERE p_tenants IS NULL AND l.workflow = c.w AND l.version = c.v AND l.open LIMIT 1)
+      UNION ALL
+      (SELECT FROM unnest(p_tenants) t(id)
+       JOIN lane l ON l.tenant_id = t.id AND l.workflow = c.w AND l.version = c.v AND l.open LIMIT 1)) o);
   RETURN QUERY
   SELECT b.tenant_id, b.task_id, b.token, (SELECT e.epoch FROM epoch e), b.expires_at, b.attempts, b.crashes, b.retries,
          b.checkpoints, b.wished, b.deadline_at, b.tool, b.workflow, b.version, b.issuer, b.subject,
          b.client_capabilities, b.output_schema, b.ttl_ms, b.poll_interval_ms, b.execution_deadline_ms, b.trace_parent, b.trace_state,
          b.baggage, b.media_type, CASE WHEN b.fits THEN b.input END, b.created_at, b.wake, b.step, b.signal_id, b.signal_name,
          b.signal_media_type, CASE WHEN b.fits THEN b.signal_data END, b.input_keys, CASE WHEN b.fits THEN b.input_responses END,
-         b.early_answers, b.fits, b.lease_ms
+         b.early_answers, b.fits, b.lease_ms, v_more
   FROM (
     SELECT u.o, t.*, s.token, s.expires_at, s.attempts, s.crashes, s.retries, s.checkpoints, s.deadline_at,
            s.lease_ms, s.cancel_requested_at IS NOT NULL AS wished, k.*,

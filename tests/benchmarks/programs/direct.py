@@ -34,7 +34,7 @@ async def main(dsn: str, count: int) -> None:
     async def lane(name: str) -> None:
         nonlocal left
         while left > 0:
-            taken = await rows.claim_tasks_in_turn(_claim(name))
+            taken = (await rows.claim_tasks_in_turn(_claim(name))).tasks
             left -= len(taken)
             if taken:
                 await rows.finish_tasks([_finish(one) for one in taken])

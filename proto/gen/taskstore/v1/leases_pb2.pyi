@@ -64,6 +64,7 @@ class LeaseTasksRequest(_message.Message):
     LIMIT_FIELD_NUMBER: _builtins.int
     LEASE_MS_FIELD_NUMBER: _builtins.int
     WAIT_MS_FIELD_NUMBER: _builtins.int
+    IS_NEW_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Makes the call safe to repeat: when an answer was lost, the same id returns the tasks that it leased,
     as long as it is the worker's last one. 1 to 128 bytes.
@@ -76,6 +77,10 @@ class LeaseTasksRequest(_message.Message):
     """How long each lease lasts without a heartbeat, where its workflow does not say. 1,000 to 900,000."""
     wait_ms: _builtins.int
     """How long to wait when nothing is ready. 0 to 60,000; 0 answers at once."""
+    is_new: _builtins.bool
+    """Whether no call with this `request_id` was made before, so that nothing can have been leased under it. Such a call may
+    wait, or be answered, without a look where nothing was left a moment ago. Never set it when you repeat a call.
+    """
     @_builtins.property
     def workflows(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkflowVersion]:
         """What it can run. 1 to 500. Nothing else is ever taken. What is named twice is named alike."""
@@ -94,10 +99,11 @@ class LeaseTasksRequest(_message.Message):
         limit: _builtins.int = ...,
         lease_ms: _builtins.int = ...,
         wait_ms: _builtins.int = ...,
+        is_new: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease_ms", b"lease_ms", "limit", b"limit", "request_id", b"request_id", "tenant_ids", b"tenant_ids", "wait_ms", b"wait_ms", "worker_id", b"worker_id", "workflows", b"workflows"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_new", b"is_new", "lease_ms", b"lease_ms", "limit", b"limit", "request_id", b"request_id", "tenant_ids", b"tenant_ids", "wait_ms", b"wait_ms", "worker_id", b"worker_id", "workflows", b"workflows"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
