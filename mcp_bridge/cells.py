@@ -145,19 +145,19 @@ class Cells:
         """See TaskStore."""
         return FollowedTask(self, wanted, told)
 
-    async def watch_task(self, wanted: tasks_pb2.WatchedTask) -> AsyncGenerator[Snapshot, None]:
+    async def watch_task(self, wanted: tasks_pb2.WatchedTask, *, known_change: int = 0) -> AsyncGenerator[Snapshot, None]:
         """See TaskStore. After a move the task is told as it stands, and perhaps reports that were told before."""
         while True:
             store = self.of(wanted.tenant_id)
             try:
-                async with contextlib.aclosing(store.watch_task(wanted)) as snapshots:
+                async with contextlib.aclosing(store.watch_task(wanted, known_change=known_change)) as snapshots:
                     async for snapshot in snapshots:
                         yield snapshot
                 return
             except StoreError as error:
                 if not self.goes_on(error, store, wanted.tenant_id):
                     raise
-                pause_seconds = _pause_seconds(error)
+                pause_seconds, known_change = _pause_seconds(error), 0
             await asyncio.sleep(pause_seconds)
 
     def goes_on(self, error: StoreError, store: TaskStore, tenant_id: str) -> bool:

@@ -58,6 +58,11 @@ async def create_task(
     return created
 
 
+def known_change_of(created: tasks_pb2.CreateTaskResponse) -> int:
+    """The `change` that need not be told of a task that is new; 0 of one that was created before, which may have ended."""
+    return 0 if created.replayed else created.task.change
+
+
 def result_of(task: types_pb2.Task) -> bytes:
     """The `CallToolResult` of a task that has ended. Raises Failure for one that failed."""
     match task.state:

@@ -64,6 +64,7 @@ class HeldCalls:
         state: RequestState,
         relay: ProgressRelay,
         is_resumed: bool,
+        known_change: int = 0,
     ) -> types_pb2.Task | None:
         """Waits until the task has ended or asks its caller, within the route's call_timeout. Returns it as it stands.
 
@@ -83,7 +84,9 @@ class HeldCalls:
             if is_resumed and keeps:
                 await self.attach(caller, task, abandon_after_ms=abandon_after_ms)
             async with self._renewing(caller, task, abandon_after_ms):
-                news = await self.news_of(caller, route, task, within_ms=route.call_timeout_ms, relay=relay)
+                news = await self.news_of(
+                    caller, route, task, within_ms=route.call_timeout_ms, relay=relay, known_change=known_change
+                )
             if news is not None and is_terminal(news):
                 return news
             if news is None and state.rounds >= route.max_detaches:
@@ -101,19 +104,30 @@ class HeldCalls:
             self._metrics.held_calls.dec()
 
     async def news_of(
-        self, caller: Caller, route: Route, task: types_pb2.Task, *, within_ms: int, relay: ProgressRelay | None = None
+        self,
+        caller: Caller,
+        route: Route,
+        task: types_pb2.Task,
+        *,
+        within_ms: int,
+        relay: ProgressRelay | None = None,
+        known_change: int = 0,
     ) -> types_pb2.Task | None:
         """The task once it has ended, with its outcome, or once it asks the caller; None when neither comes in time, or the
-        bridge is stopping."""
+        bridge is stopping. What it is at the change that is known is neither."""
         wanted = tasks_pb2.WatchedTask(
-            tenant_id=caller.tenant, task_id=task.task_id, owner=caller.owner, view=types_pb2.TASK_VIEW_OUTCOME
+            tenant_id=caller.tenant,
+            task_id=task.task_id,
+            owner=caller.owner,
+            view=types_pb2.TASK_VIEW_OUTCOME,
+            skip_leases=True,
         )
         try:
             async with asyncio.timeout(within_ms / 1000) as wait:
                 self._waits.add(wait)
                 if self._is_draining:
                     wait.reschedule(0)
-                async with contextlib.aclosing(self._store.watch_task(wanted)) as snapshots:
+                async with contextlib.aclosing(self._store.watch_task(wanted, known_change=known_change)) as snapshots:
                     async for news in snapshots:
                         if relay is not None:
                             relay.relay(news.reports)

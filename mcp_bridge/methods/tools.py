@@ -11,7 +11,7 @@ from mcp_bridge.access.limits import Limiter
 from mcp_bridge.access.routes import CurrentRoutes, Route, TaskMode
 from mcp_bridge.cells import Cells
 from mcp_bridge.methods.calls import Call
-from mcp_bridge.methods.creation import create_task, fault_in, read_key, result_of
+from mcp_bridge.methods.creation import create_task, fault_in, known_change_of, read_key, result_of
 from mcp_bridge.methods.held import HeldCalls
 from mcp_bridge.methods.progress import ProgressRelay
 from mcp_bridge.methods.rounds import Rounds, require_shown
@@ -73,7 +73,9 @@ class ToolMethods:
             with self._limiter.stream(call.caller):
                 abandon_after_ms = self._held.abandon_after_ms(route, has_key=ready.has_key)
                 created = await create_task(self._store, call, route, wanted, ready, abandon_after_ms=abandon_after_ms)
-                return await self._hold(call, route, wanted, ready, created.task, is_resumed=False)
+                return await self._hold(
+                    call, route, wanted, ready, created.task, is_resumed=False, known_change=known_change_of(created)
+                )
         return await self._hand_out(call, route, wanted, ready)
 
     async def _resume(self, call: Call, route: Route, wanted: ToolCall, state: RequestState) -> bytes:
@@ -82,10 +84,20 @@ class ToolMethods:
             return await self._hold(call, route, wanted, state, task, is_resumed=True)
 
     async def _hold(
-        self, call: Call, route: Route, wanted: ToolCall, state: RequestState, task: types_pb2.Task, *, is_resumed: bool
+        self,
+        call: Call,
+        route: Route,
+        wanted: ToolCall,
+        state: RequestState,
+        task: types_pb2.Task,
+        *,
+        is_resumed: bool,
+        known_change: int = 0,
     ) -> bytes:
         relay = ProgressRelay(call, after=state.reports_shown)
-        news = await self._held.hold(call, route, task, state=state, relay=relay, is_resumed=is_resumed)
+        news = await self._held.hold(
+            call, route, task, state=state, relay=relay, is_resumed=is_resumed, known_change=known_change
+        )
         if news is None:
             return self._results.write_tool_result(timed_out(route))
         if not is_terminal(news):
@@ -103,7 +115,10 @@ class ToolMethods:
         created = await create_task(self._store, call, route, wanted, state, abandon_after_ms=abandon_after_ms)
         task = created.task
         if waits:
-            task = await self._held.news_of(call.caller, route, task, within_ms=route.inline_wait_ms) or task
+            news = await self._held.news_of(
+                call.caller, route, task, within_ms=route.inline_wait_ms, known_change=known_change_of(created)
+            )
+            task = news or task
             if task.state in (types_pb2.TASK_STATE_COMPLETED, types_pb2.TASK_STATE_FAILED):
                 return self._results.write_tool_result(result_of(task))
         if is_expired(task):  # the same call came before, and its handle has ended: no tasks/get would find it

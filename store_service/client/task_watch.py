@@ -126,24 +126,26 @@ class TaskWatch:
         self._running: asyncio.Task[None] | None = None
         self._is_closed = False
 
-    def follow(self, wanted: tasks_pb2.WatchedTask, told: Told) -> Following:
+    def follow(self, wanted: tasks_pb2.WatchedTask, told: Told, *, known_change: int = 0) -> Following:
         """Looks at a task: it is told as it stands, read after this call, then whenever it visibly changed, until it has
-        ended. `number` and what is known are left empty in what is wanted.
+        ended. `number` and what is known are left empty in what is wanted. Of a task that has not ended, its `change` may be
+        known: as it stood then it need not be told.
 
         Raises StoreError when as many are looked at as may be. While the store is away, nothing is told.
         """
         if self._is_closed:
             raise StoreError("the client is closed", code=grpc.StatusCode.CANCELLED)
         key = wanted.SerializeToString(deterministic=True)
-        entry = self._entries.get(key)
+        entry, has_part = self._entries.get(key), False
         if entry is None:
             if len(self._entries) >= MOST_TASKS:
                 raise StoreError(
                     "as many tasks are watched as may be", reason="OVERLOADED", code=grpc.StatusCode.RESOURCE_EXHAUSTED
                 )
-            entry = self._entries[key] = _Entry(key, wanted, number=0)
+            entry = self._entries[key] = _Entry(key, wanted, number=0, change=known_change)
+            has_part = known_change > 0
         following = Following(entry, told, self._leave)
-        entry.untold.add(following)
+        (entry.told if has_part else entry.untold).add(following)
         self._ask(entry)
         if self._running is None:
             self._running = asyncio.create_task(self._run(), name="task-watch")

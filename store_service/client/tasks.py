@@ -178,14 +178,14 @@ class TaskStore:
         """
         return self._watch.follow(wanted, told)
 
-    async def watch_task(self, wanted: tasks_pb2.WatchedTask) -> AsyncGenerator[Snapshot, None]:
-        """Yields the task as it stands, then whenever it visibly changed, until it has ended.
+    async def watch_task(self, wanted: tasks_pb2.WatchedTask, *, known_change: int = 0) -> AsyncGenerator[Snapshot, None]:
+        """Yields the task as it stands, unless that change is known, then whenever it visibly changed, until it has ended.
 
         While the store is away it waits. A slow reader skips snapshots in between, never the last, and no report twice.
         Close the iterator to stop (`contextlib.aclosing`). Raises StoreError when there is no such task.
         """
         reader = SnapshotReader()
-        following = self.follow_task(wanted, reader.told)
+        following = self._watch.follow(wanted, reader.told, known_change=known_change)
         try:
             while True:
                 snapshot = await reader.next()

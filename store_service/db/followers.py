@@ -3,6 +3,11 @@
 import asyncio
 import contextlib
 from collections.abc import Iterator
+from typing import Final
+
+from store_service.model.tasks import TaskRef
+
+_MOST_EXPECTED: Final = 1_000
 
 
 class Follower:
@@ -24,6 +29,10 @@ class Follower:
         """Waits for this one too. Call it before the state is read, so that no hint falls in between."""
         self._topics.add(topic)
         self._followers.add(topic, self)
+
+    def has_heard_nothing(self, topic: str, ref: TaskRef) -> bool:
+        """Whether the task was created here and nothing was heard of it since. It is not told twice."""
+        return self._followers.has_heard_nothing(topic, ref)
 
     def unfollow(self, topic: str) -> None:
         """Waits for it no longer."""
@@ -65,6 +74,8 @@ class Followers:
     def __init__(self) -> None:
         self._all: set[Follower] = set()
         self._topics: dict[str, set[Follower]] = {}
+        self._expected: dict[str, TaskRef] = {}
+        """Tasks that were created here a moment ago, of which nothing was heard since."""
 
     @contextlib.contextmanager
     def following(self) -> Iterator[Follower]:
@@ -91,15 +102,27 @@ class Followers:
 
     @property
     def follow_nothing(self) -> bool:
-        """Whether nobody follows any topic."""
-        return not self._topics
+        """Whether nobody follows any topic, or is about to."""
+        return not self._topics and not self._expected
+
+    def expect(self, topic: str, ref: TaskRef) -> None:
+        """Remembers until something is heard of a topic that nothing was. Call it before the task is created."""
+        while len(self._expected) >= _MOST_EXPECTED:
+            del self._expected[next(iter(self._expected))]
+        self._expected[topic] = ref
+
+    def has_heard_nothing(self, topic: str, ref: TaskRef) -> bool:
+        """See `Follower.has_heard_nothing`."""
+        return self._expected.pop(topic, None) == ref
 
     def wake(self, topic: str) -> None:
         """Wakes all who follow a topic."""
+        self._expected.pop(topic, None)
         for follower in self._topics.get(topic, ()):
             follower.wake(topic)
 
     def wake_everyone(self) -> None:
         """Tells all that hints may have been lost."""
+        self._expected.clear()
         for follower in self._all:
             follower.wake_unsure()

@@ -10,13 +10,11 @@ a word that is lost costs hints until the next one.
 """
 
 import asyncio
-import base64
 import contextlib
 import functools
-import hashlib
 import math
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import Any, Final, ParamSpec, TypeVar
 
 import asyncpg
@@ -28,18 +26,15 @@ from store_service.db.fault_points import reaching_statement
 from store_service.db.followers import Follower, Followers
 from store_service.db.leaving import to_its_end
 from store_service.db.queries import Queries
+from store_service.db.topics import ANY, LANE, LEASE, TASK, lane_topic, lease_topic, task_topic, text_of, worker_topic
 from store_service.fault_points import FaultPoints
+from store_service.model.tasks import TaskRef
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 CHANNEL: Final = "tenure_wakeup"
-_ALL: Final = "*"
 _HERE: Final = "+"
-_LANE: Final = "l"
-_TASK: Final = "t"
-_WORKER: Final = "w"
-_MOST_TOPICS: Final[Mapping[str, int]] = {_WORKER: 50, _LANE: 50, _TASK: 600}  # of 10 bytes: a payload must be below 8,000
 _PAUSE_SECONDS: Final = 0.005
 _RECONNECT_SECONDS: Final = (0.1, 5.0)
 _PING_SECONDS: Final = 3.0  # also how often a store says that it is there
@@ -56,21 +51,6 @@ def tells(operation: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Corouti
         return await to_its_end(operation(*args, **kwargs))
 
     return told
-
-
-def lane_topic(lane: str) -> str:
-    """The topic of work that became ready for a workflow and version."""
-    return _topic(_LANE, lane)
-
-
-def task_topic(task_id: str) -> str:
-    """The topic of a task's visible changes."""
-    return _topic(_TASK, task_id)
-
-
-def worker_topic(worker_id: str) -> str:
-    """The topic of what a worker should learn about its leases."""
-    return _topic(_WORKER, worker_id)
 
 
 class Waiter:
@@ -165,12 +145,15 @@ class Wakeups:
 
     def wake_tasks(self, task_ids: Iterable[str]) -> None:
         """Tells all who watch these tasks that they changed."""
-        if self._followers.follow_nothing and self._is_alone():
-            return
-        for task_id in task_ids:
-            topic = task_topic(task_id)
-            self._followers.wake(topic)
-            self._send(topic)
+        self._wake_followers(map(task_topic, task_ids))
+
+    def wake_leased(self, task_ids: Iterable[str]) -> None:
+        """Tells those who want to know it that workers took these tasks."""
+        self._wake_followers(map(lease_topic, task_ids))
+
+    def expect_task(self, ref: TaskRef) -> None:
+        """The task is about to be created, and somebody is about to follow it."""
+        self._followers.expect(task_topic(ref.task_id), ref)
 
     def wake_workers(self, worker_ids: Iterable[str | None]) -> None:
         """Tells these workers, where there are any, that they should look after their leases."""
@@ -197,6 +180,13 @@ class Wakeups:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
 
+    def _wake_followers(self, topics: Iterable[str]) -> None:
+        if self._followers.follow_nothing and self._is_alone():
+            return
+        for topic in topics:
+            self._followers.wake(topic)
+            self._send(topic)
+
     def _wake_all(self, topic: str) -> None:
         for waiter in self._waiters.get(topic, ()):
             waiter.wake()
@@ -220,14 +210,14 @@ class Wakeups:
             self._hear(topic)
 
     def _hear(self, topic: str) -> None:
-        if topic == _ALL:
+        if topic == ANY:
             self.wake_everyone()
-        elif topic == _TASK + _ALL:
+        elif topic == TASK + ANY:
             self._followers.wake_everyone()
-        elif topic.startswith(_TASK):
+        elif topic[0] in TASK + LEASE:
             self._followers.wake(topic)
-        elif topic.endswith(_ALL):
-            if topic.startswith(_LANE):
+        elif topic.endswith(ANY):
+            if topic.startswith(LANE):
                 self.empty_lanes.forget_all()
             for known in [known for known in self._waiters if known[0] == topic[0]]:
                 self._wake_some(known)
@@ -235,7 +225,7 @@ class Wakeups:
             self._wake_some(topic)
 
     def _wake_some(self, topic: str) -> None:
-        if topic.startswith(_LANE):
+        if topic.startswith(LANE):
             self.empty_lanes.forget(topic)
             self.pass_on(topic)
         else:
@@ -283,7 +273,7 @@ class Wakeups:
         self._connected_at = self._seconds_now()
         self.wake_everyone()  # hints may have passed while nobody listened
         self._heard_at = self._seconds_now()
-        text = _ALL  # nor could anybody hear of what happened here
+        text = ANY  # nor could anybody hear of what happened here
         while True:
             await self._run_one(connection, self._notify, (CHANNEL, text))  # a peer that went without a word is found out, too
             await asyncio.sleep(_PAUSE_SECONDS)
@@ -294,21 +284,8 @@ class Wakeups:
                 return
             self._unsent_event.clear()
             topics, self._unsent = self._unsent, set()
-            text = _text_of(topics) or _HERE
+            text = text_of(topics) or _HERE
 
 
 async def _run_one(connection: asyncpg.Connection, query: str, arguments: Sequence[Any]) -> None:
     await connection.fetchval(query, *arguments)
-
-
-def _topic(kind: str, name: str) -> str:
-    return kind + base64.urlsafe_b64encode(hashlib.blake2s(name.encode(), digest_size=6).digest()).decode()
-
-
-def _text_of(topics: set[str]) -> str:
-    """What is sent of them, in one payload."""
-    words: list[str] = []
-    for kind, most in _MOST_TOPICS.items():
-        known = [topic for topic in topics if topic[0] == kind]
-        words += known if len(known) <= most else [kind + _ALL]
-    return " ".join(words)

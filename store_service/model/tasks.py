@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 from enum import IntEnum, StrEnum
+from typing import Final
 
 from msgspec import Struct
 
@@ -10,6 +11,9 @@ from store_service.model.pauses import Pause
 from store_service.model.payloads import Payload
 from store_service.model.states import TaskState
 from store_service.model.waits import Answer, Wait
+
+CREATED_CHANGE: Final = 1
+"""The `change` of a task that was created and nothing else."""
 
 
 class Owner(Struct, frozen=True, gc=False):

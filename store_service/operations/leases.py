@@ -12,7 +12,8 @@ from store_service.db.batch import Batcher, BatchMetrics
 from store_service.db.leases import LeaseRows
 from store_service.db.pool import Locked
 from store_service.db.tasks import TaskRows
-from store_service.db.wakeups import Wakeups, lane_topic, worker_topic
+from store_service.db.topics import lane_topic, worker_topic
+from store_service.db.wakeups import Wakeups
 from store_service.model.leases import (
     Claim,
     Extended,
@@ -133,7 +134,7 @@ class Leases:
             if leaves_some:
                 for topic in topics:
                     self._wakeups.pass_on(topic)
-        self._wakeups.wake_tasks(one.lease.task_id for one in found)
+        self._wakeups.wake_leased(one.lease.task_id for one in found)
         return found
 
     def drain(self) -> None:

@@ -14,6 +14,7 @@ from store_service.db.wakeups import Wakeups
 from store_service.model.refusals import Reason, Refusal
 from store_service.model.states import TRANSITIONS, Command, TaskState
 from store_service.model.tasks import (
+    CREATED_CHANGE,
     CancelOutcome,
     Checkpoint,
     Created,
@@ -138,7 +139,11 @@ class Tasks:
         return found[0]
 
     async def _create_batch(self, items: Sequence[NewTask]) -> list[Created | Refusal]:
-        rows = await self._rows.create_tasks([(item, str(uuid4()), _digest(item)) for item in items])
+        new = [(item, str(uuid4()), _digest(item)) for item in items]
+        for item, task_id, _ in new:
+            if item.abandon_after_ms:  # its caller waits for it
+                self._wakeups.expect_task(TaskRef(item.tenant_id, task_id, item.contract.owner))
+        rows = await self._rows.create_tasks(new)
         self._wakeups.wake_lanes(rows[0]["opened"])
         known = (
             TaskRead(TaskRef(item.tenant_id, str(row["task_id"])), TaskView.BASIC)
@@ -223,7 +228,7 @@ def _fresh(item: NewTask, task_id: str, now: datetime) -> Task:
         changed_at=now,
         ended_at=None,
         read_at=now,
-        change=1,
+        change=CREATED_CHANGE,
         reports=(),
         cancel_requested=False,
         attempts=0,

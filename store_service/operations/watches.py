@@ -13,11 +13,12 @@ from prometheus_client import CollectorRegistry, Gauge
 from store_service.db.followers import Follower
 from store_service.db.pool import Moved
 from store_service.db.tasks import TaskRows
-from store_service.db.wakeups import Wakeups, task_topic
+from store_service.db.topics import lease_topic, task_topic
+from store_service.db.wakeups import Wakeups
 from store_service.model.limits import BATCH_ITEMS, WATCHED_TASKS
 from store_service.model.refusals import Reason, Refusal, invalid
 from store_service.model.states import TERMINAL
-from store_service.model.tasks import Progress, Task, TaskRead, TaskRef, TaskView
+from store_service.model.tasks import CREATED_CHANGE, Progress, Task, TaskRead, TaskRef, TaskView
 
 WATCH_POLL_SECONDS: Final = 5.0
 """How long a watch relies on hints before it looks by itself."""
@@ -43,6 +44,7 @@ class _Watched:
     view: TaskView
     change: int
     report: int
+    topics: Sequence[str]
 
     def go_on(self, task: Task) -> tuple[Progress, ...]:
         """The reports that are news in what it is told now."""
@@ -100,17 +102,24 @@ class Watch:
     def __len__(self) -> int:
         return len(self._watched)
 
-    def add(self, number: int, wanted: TaskRead, *, known_change: int) -> None:
-        """Watches a task from now on, under a number that is not in use. Raises Refusal for one too many."""
+    def add(self, number: int, wanted: TaskRead, *, known_change: int, skip_leases: bool) -> None:
+        """Watches a task from now on, under a number that is not in use. Raises Refusal for one too many.
+
+        It is read at once, but for one that was created here, of which its watcher knows that, and nobody heard anything
+        since."""
         if number in self._watched:
             self.refuse(number, invalid("number", "must not be in use on this stream"))
             return
         if len(self._watched) >= WATCHED_TASKS:
             raise Refusal(Reason.OVERLOADED, f"more than {WATCHED_TASKS} tasks are watched on one stream")
-        topic = task_topic(wanted.ref.task_id)
-        self._watched[number] = _Watched(wanted.ref, wanted.view, known_change, wanted.reports_after or 0)
-        self._numbers.setdefault(topic, set()).add(number)
-        self._follower.follow(topic)
+        ref, topic = wanted.ref, task_topic(wanted.ref.task_id)
+        topics = (topic,) if skip_leases else (topic, lease_topic(ref.task_id))
+        self._watched[number] = _Watched(ref, wanted.view, known_change, wanted.reports_after or 0, topics)
+        for one in topics:
+            self._numbers.setdefault(one, set()).add(number)
+            self._follower.follow(one)
+        if skip_leases and known_change == CREATED_CHANGE and self._follower.has_heard_nothing(topic, ref):
+            return
         self._due[number] = None
         self._follower.nudge()
 
@@ -124,11 +133,11 @@ class Watch:
         if (watched := self._watched.pop(number, None)) is None:
             return
         self._due.pop(number, None)
-        topic = task_topic(watched.ref.task_id)
-        self._numbers[topic].remove(number)
-        if not self._numbers[topic]:
-            del self._numbers[topic]
-            self._follower.unfollow(topic)
+        for topic in watched.topics:
+            self._numbers[topic].remove(number)
+            if not self._numbers[topic]:
+                del self._numbers[topic]
+                self._follower.unfollow(topic)
 
     def close(self) -> None:
         """Nothing more is added: `news` ends when nothing is left."""

@@ -212,7 +212,7 @@ async def _follow(requests: AsyncIterator[tasks_pb2.WatchTasksRequest] | Admitte
                 except Refusal as refusal:
                     watch.refuse(one.number, refusal)
                 else:
-                    watch.add(one.number, wanted, known_change=known_change)
+                    watch.add(one.number, wanted, known_change=known_change, skip_leases=one.skip_leases)
         watch.close()
     except Refusal as refusal:
         watch.end(refusal)

@@ -110,9 +110,9 @@ class FakeTaskStore(TaskStore):
         self.attached.append((request.task_id, request.abandon_after_ms))
         self.heard.set()
 
-    async def watch_task(self, wanted: tasks_pb2.WatchedTask) -> AsyncGenerator[Snapshot, None]:
+    async def watch_task(self, wanted: tasks_pb2.WatchedTask, *, known_change: int = 0) -> AsyncGenerator[Snapshot, None]:
         """As TaskStore.watch_task."""
-        seen, reported = -1, 0
+        seen, reported = known_change or -1, 0
         while True:
             task = self._find(wanted.tenant_id, wanted.task_id, wanted.owner, wanted.view)
             if task.change > seen:

@@ -18,6 +18,7 @@ from mcp_bridge.app import Bridge
 from store_service.client import Context, ProtocolError, Worker
 from tests.bridge.client import TASKS, Client, client_of, headers_for, meta
 from tests.conftest import Clock, Stubs, bridge_on, snapshots, started
+from tests.statements import count_statements
 from tests.store.builders import claim, complete, fail, report, report_at_once
 
 ROUTES = """
@@ -96,6 +97,19 @@ async def test_a_held_call_is_answered_with_what_the_worker_handed_over(user: Cl
     assert result["structuredContent"] == arguments
     assert (result["resultType"], "taskId" in result) == ("complete", False)
     assert (await user.call("refuse")).json["error"] == {"code": -32603, "message": "I will not"}
+
+
+@pytest.mark.usefixtures("worker")
+async def test_a_call_that_is_alone_costs_the_store_four_statements(user: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("leases.CLAIM_POLL_SECONDS", "watches.WATCH_POLL_SECONDS"):  # what goes by the clock
+        monkeypatch.setattr(f"store_service.operations.{name}", 600.0)
+    await user.call("echo", {"n": 0})
+    statements = count_statements(monkeypatch)
+    for number in range(20):
+        assert (await user.call("echo", {"n": number})).result["structuredContent"] == {"n": number}
+    assert {name: count for name, count in statements.items() if name.endswith("_tasks")} == dict.fromkeys(
+        ("create_tasks", "claim_tasks", "finish_tasks", "get_tasks"), 20
+    )
 
 
 @pytest.mark.row("T11")

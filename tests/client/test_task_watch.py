@@ -96,6 +96,28 @@ async def test_one_who_comes_later_is_told_what_stands_then_and_the_others_not_a
     assert added[1].known_change == 0
 
 
+async def test_one_who_knows_the_task_says_so_to_the_store_until_another_looks(scripted: FakeTasks, client: TaskStore) -> None:
+    scripted.answers["WatchTasks"].extend(
+        [["broken"], [snapshot("a", change=3), snapshot("a", change=4, state=ENDED), SILENCE]]
+    )
+    knowing = asyncio.create_task(_changes(client, known_change=2))
+    async with asyncio.timeout(60):
+        while len(scripted.calls) < 2:  # also when the store was away
+            await asyncio.sleep(0)
+    assert asked(scripted)[:2] == [[("a", 2)], [("a", 2)]]
+    assert (await knowing)[-1] == 4
+    scripted.answers["WatchTasks"].append([snapshot("a", change=7), snapshot("a", change=8, state=ENDED), SILENCE])
+    first = asyncio.create_task(_changes(client, known_change=7))
+    second = asyncio.create_task(_changes(client, known_change=5))  # it may have missed one
+    assert [(await one)[-1] for one in (first, second)] == [8, 8]
+    assert asked(scripted)[-1] == [("a", 0)]
+
+
+async def _changes(client: TaskStore, *, known_change: int) -> list[int]:
+    async with asyncio.timeout(60):
+        return [seen.task.change async for seen in client.watch_task(wanted("a"), known_change=known_change)]
+
+
 async def test_who_leaves_is_told_no_more_and_the_last_one_ends_the_watch_of_its_task(
     scripted: FakeTasks, client: TaskStore
 ) -> None:

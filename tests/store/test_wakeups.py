@@ -12,7 +12,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from store_service.db.batch import BatchMetrics
-from store_service.db.wakeups import CHANNEL, Waiter, Wakeups, lane_topic, task_topic, worker_topic
+from store_service.db.topics import lane_topic, task_topic, worker_topic
+from store_service.db.wakeups import CHANNEL, Waiter, Wakeups
 from store_service.model.leases import Claim, Taken, WorkflowVersion
 from store_service.operations.chores import Chores
 from store_service.operations.leases import Leases
@@ -200,7 +201,7 @@ async def test_claims_find_what_the_chore_had_in_hand_while_they_looked() -> Non
     hints: Any = wakeups()
     chores = Chores(rows, hints, rows, rows, snapshot_seconds=hints.stop, cancel_grace_ms=1, max_crashes=1, registry=registry)
     heard: Any = SimpleNamespace(
-        waiting=hints.waiting, pass_on=hints.pass_on, wake_tasks=lambda _: None, empty_lanes=hints.empty_lanes
+        waiting=hints.waiting, pass_on=hints.pass_on, wake_leased=lambda _: None, empty_lanes=hints.empty_lanes
     )
     leases = Leases(rows, rows, chores, heard, BatchMetrics(registry), registrations=rows, registry=registry)
     chore = asyncio.create_task(chores.promote_due())

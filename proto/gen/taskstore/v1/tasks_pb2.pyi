@@ -877,6 +877,7 @@ class WatchedTask(_message.Message):
     VIEW_FIELD_NUMBER: _builtins.int
     KNOWN_CHANGE_FIELD_NUMBER: _builtins.int
     KNOWN_REPORT_FIELD_NUMBER: _builtins.int
+    SKIP_LEASES_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     """The caller's own name for it, told back with each answer. Not in use on this stream."""
     tenant_id: _builtins.str
@@ -889,6 +890,8 @@ class WatchedTask(_message.Message):
     """The `change` of the task that the caller knows already, which is not told again. 0 means none."""
     known_report: _builtins.int
     """The `sequence` of the last report that the caller knows. 0 means none."""
+    skip_leases: _builtins.bool
+    """Whether it need not be told that a worker took the task, and nothing else happened. The next answer shows it."""
     @_builtins.property
     def owner(self) -> _types_pb2.Owner:
         """When given, only this owner's task is found."""
@@ -903,10 +906,11 @@ class WatchedTask(_message.Message):
         view: _types_pb2.TaskView.ValueType = ...,
         known_change: _builtins.int = ...,
         known_report: _builtins.int = ...,
+        skip_leases: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["owner", b"owner"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["known_change", b"known_change", "known_report", b"known_report", "number", b"number", "owner", b"owner", "task_id", b"task_id", "tenant_id", b"tenant_id", "view", b"view"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["known_change", b"known_change", "known_report", b"known_report", "number", b"number", "owner", b"owner", "skip_leases", b"skip_leases", "task_id", b"task_id", "tenant_id", b"tenant_id", "view", b"view"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
