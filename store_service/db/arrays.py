@@ -3,6 +3,11 @@
 from collections.abc import Iterable
 
 
+def ids(values: Iterable[str]) -> str:
+    """UUIDs as the text of an array, for `$1::text::uuid[]`, as `numbers`."""
+    return f"{{{','.join(values)}}}"
+
+
 def numbers(values: Iterable[int | None]) -> str:
     """Whole numbers as the text of an array, for `$1::text::bigint[]`.
 

@@ -5,7 +5,7 @@ from datetime import datetime
 
 import asyncpg
 
-from store_service.db.arrays import numbers
+from store_service.db.arrays import ids, numbers
 from store_service.db.pool import Database
 from store_service.db.queries import Queries
 from store_service.model.limits import ANSWER_BYTES
@@ -47,7 +47,7 @@ class TaskRows:
         return await self._database.write(
             self._queries["create_tasks"],
             [item.tenant_id for item in new],
-            [task_id for _, task_id, _ in items],
+            ids(task_id for _, task_id, _ in items),
             [item.request_id for item in new],
             [digest for _, _, digest in items],
             numbers([number_of[item.contract] for item in new]),

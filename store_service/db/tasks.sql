@@ -8,7 +8,7 @@
 -- arrays, one element a question asked before
 SELECT ordinal, outcome, task_id, created_at, opened
 FROM tenure.create_tasks(
-  tenure.allow_each($1), $2, $3, $4, $5::text::int[], $6::text::int[], $7, $8, $9::text::bigint[], $10, $11, $12,
+  tenure.allow_each($1), $2::text::uuid[], $3, $4, $5::text::int[], $6::text::int[], $7, $8, $9::text::bigint[], $10, $11, $12,
   $13::text::int[], $14, $15, $16, $17, $18::text::bigint[], $19::text::bigint[], $20::text::bigint[], $21, $22, $23,
   $24, $25, $26, $27, $28)
 ORDER BY ordinal

@@ -99,12 +99,13 @@ def read_time(field: str, message: timestamp_pb2.Timestamp) -> datetime:
 
 def read_new_task(message: tasks_pb2.CreateTaskRequest) -> NewTask:
     """A task to be created."""
+    given = message.input
     return NewTask(
         tenant_id=check_name("tenant_id", message.tenant_id),
         request_id=check_text("request_id", message.request_id, most_bytes=128),
         contract=_read_contract(message.contract),
         priority=message.priority,
-        input=check_payload("input", message.input.media_type, message.input.data, most_bytes=limits.INPUT_BYTES),
+        input=check_payload("input", given.media_type, given.data, most_bytes=limits.INPUT_BYTES),
         abandon_after_ms=check_range("abandon_after_ms", message.abandon_after_ms, limits.DEADLINE_MS),
         early_answers=_read_answers("early_answers", message.early_answers, range(limits.QUESTIONS_PER_WAIT + 1)),
         content_digest=_read_digest("content_digest", message.content_digest),
