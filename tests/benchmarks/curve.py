@@ -17,7 +17,7 @@ FEWER_IN_FLIGHT: Final = (1, 32, 128)
 
 
 async def curve(world: World, plan: Plan) -> list[Curve]:
-    """The middle round of three, by rate, of each point; fewer points, once each, where rounds are short."""
+    """The middle round of three, by rate, of each point; where rounds are short fewer points, once each, and no peer."""
     flights = FEWER_IN_FLIGHT if plan.is_quick else IN_FLIGHT
     async with contextlib.AsyncExitStack() as stack:
         polls = await polling(world, size=1_024, count=plan.size(4_000), workflow="curve")
@@ -30,7 +30,8 @@ async def curve(world: World, plan: Plan) -> list[Curve]:
             "Tenure: tools/call that creates": await creating(world),
         }
         with contextlib.suppress(peer.MissingPeerError):
-            sides[f"{FASTMCP}: tasks/get"] = await fastmcp_polling(plan, *await stack.enter_async_context(fastmcp(world)))
+            if not plan.is_quick:
+                sides[f"{FASTMCP}: tasks/get"] = await fastmcp_polling(plan, *await stack.enter_async_context(fastmcp(world)))
         measured: dict[tuple[str, int], list[Point]] = {}
         for _, in_flight, name in itertools.product(range(1 if plan.is_quick else 3), flights, sides):
             load, _ = await sides[name].run(plan.seconds / 2, in_flight)

@@ -18,6 +18,7 @@ from tests.pair import ROOT
 FOLDER: Final = ROOT / ".tenure" / "peers"
 PROGRAMS: Final = Path(__file__).parent / "peers"
 _UV: Final = Path(sys.executable).with_name("uv")
+_OPTIONS: Final = ("--quiet", "--compile-bytecode")  # else a peer is compiled at each start, which takes seconds
 _INSTALL_SECONDS: Final = 600
 _RUN_SECONDS: Final = 300
 
@@ -41,12 +42,12 @@ class MissingPeerError(RuntimeError):
 def python_of(peer: str) -> Path:
     """The interpreter of a peer's environment, which is made at the first use. Raises MissingPeerError."""
     folder = FOLDER / peer
-    marker, wanted = folder / ".installed", "\n".join(REQUIREMENTS[peer])
+    marker, wanted = folder / ".installed", "\n".join((*_OPTIONS, *REQUIREMENTS[peer]))
     python = folder / "bin" / "python"
     if not marker.exists() or marker.read_text() != wanted:
         base = _interpreter(peer)
         _install([_UV, "venv", "--quiet", "--clear", "--python", base, folder], peer)
-        _install([_UV, "pip", "install", "--quiet", "--python", python, *REQUIREMENTS[peer]], peer)
+        _install([_UV, "pip", "install", *_OPTIONS, "--python", python, *REQUIREMENTS[peer]], peer)
         marker.write_text(wanted)
     return python
 

@@ -46,7 +46,7 @@ async def p7(world: World, plan: Plan) -> list[Figure]:
     seconds, bare_store = str(plan.seconds), await bare.start_store(world)
     async with api(world.pair.store_address) as store:
         await store.lift_limits(WAITING)
-    for number in range(plan.rounds):
+    for number in range(plan.dear_rounds):
         with plan.part(PGQUEUER):
             started = (await peer.run(PGQUEUER, dsn, "starts", seconds))["delays_ms"]
             one = (await peer.run(PGQUEUER, dsn, "enqueue", seconds, str(_IN_FLIGHT), "1"))["rate"]

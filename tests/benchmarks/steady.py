@@ -39,7 +39,7 @@ class Flow:
 
 async def p13(world: World, plan: Plan) -> list[Figure]:
     """The rate is that of P5, measured here once more."""
-    seconds, window = (60, 10) if not plan.is_quick else (6, 2)
+    seconds, window = (60, 10) if not plan.is_quick else (4, 1)
     with plan.part("P5's rate"):
         rate = 0.0 if plan.is_quick else (await drain(world, LEAST))[0]
         rate = SHARE * (await drain(world, plan.tasks(rate, least=LEAST)))[0]

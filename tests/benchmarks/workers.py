@@ -48,10 +48,9 @@ async def p6(world: World, plan: Plan) -> list[Figure]:
 
 async def _against(world: World, plan: Plan, names: list[str], *, no_rpc: bool = False) -> list[Figure]:
     figures = {name: Figure(_PEERS[name][0], WHAT, name, "peer", Target("at least", _PEERS[name][1])) for name in names}
-    where = {}
-    for name in names:
-        with plan.part(name):
-            where[name] = await _prepare(world, name, figures[name])
+    with plan.part("install"):
+        where = {name: await _address(world, name, figures[name]) for name in names}
+        await asyncio.gather(*(peer.run(name, at, "install") for name, at in where.items() if at.startswith("postgres")))
     if no_rpc:
         figures[NO_RPC] = Figure("P6", WHAT, NO_RPC, "limit", Target("at least", 0.6))
     rates = {name: _USUAL[name] if plan.is_quick else 0.0 for name in (OURS, *figures)}
@@ -74,18 +73,16 @@ async def _against(world: World, plan: Plan, names: list[str], *, no_rpc: bool =
     return list(figures.values())
 
 
-async def _prepare(world: World, name: str, figure: Figure) -> str:
-    """Installs a peer; returns the address of its database or Redis."""
+async def _address(world: World, name: str, figure: Figure) -> str:
+    """The address of a peer's database, or Redis, which is empty."""
     try:
         await asyncio.to_thread(peer.python_of, name)
         if name == "docket":
             return (await world.start_redis())[0]
-        dsn = await peer.fresh_database(world.dsn, name)
-        await peer.run(name, dsn, "install")
+        return await peer.fresh_database(world.dsn, name)
     except peer.MissingPeerError as error:
         figure.missing = str(error)
         return ""
-    return dsn
 
 
 async def _rate_of(world: World, plan: Plan, name: str, address: str, before: float, figure: Figure) -> float:
