@@ -47,6 +47,15 @@ class ChoreRows:
         """Moves that have not come to their end, those first that have stood still for longest."""
         return read_unfinished(await self._database.read(self._moves_under_way, tenants))
 
+    async def table_sizes(self) -> Sequence[int]:
+        """How large each table is, by powers of four pages, up to the sixth."""
+        sizes: Sequence[int] = (await self._database.read(self._queries["table_sizes"]))[0]["sizes"]
+        return sizes
+
+    def plan_anew(self) -> None:
+        """Has every session make its plans anew."""
+        self._database.plan_anew()
+
     async def ping(self) -> None:
         """Asks the database whether it takes writes. Raises STORAGE_UNAVAILABLE, and gives the connection up, if not."""
         await self._database.read(self._queries["ping"])

@@ -118,7 +118,8 @@ class Database:
         self._pool = pool
         self._fetch = reaching_statement(points, self._fetch_rows)
         self._is_shared = is_shared
-        self._set_locally = Queries("pool.sql")["set_locally"]
+        self._queries = Queries("pool.sql")
+        self._planned: set[int] = set()
         self._traces = traces
         self._shares: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self._acquire_seconds = acquire_seconds
@@ -148,6 +149,11 @@ class Database:
         Its first argument is its tenant, or the tenant of each of its items; or else names who asks.
         """
         return await to_its_end(self._run_in_share(query, arguments))
+
+    def plan_anew(self) -> None:
+        """Has each session forget its plans before its next statement: others may be right by now. Behind a PgBouncer nobody
+        knows which session a statement gets, and plans last until Postgres itself finds that a table has changed."""
+        self._planned.clear()
 
     async def close(self) -> None:
         """Closes every connection, once the statements under way have ended."""
@@ -204,6 +210,7 @@ class Database:
                 raise Refusal(Reason.STORAGE_UNAVAILABLE) from None
         broken = False
         try:
+            await self._forget_plans(connection)
             return await self._fetch(connection, query, arguments)
         except asyncpg.LockNotAvailableError:
             raise Locked from None
@@ -223,11 +230,17 @@ class Database:
                     connection.terminate()
             await self._pool.release(connection)
 
+    async def _forget_plans(self, connection: asyncpg.Connection) -> None:
+        session = connection.get_server_pid()
+        if session not in self._planned and not self._is_shared:
+            await connection.execute(self._queries["plan_anew"])
+            self._planned.add(session)
+
     async def _fetch_rows(self, connection: asyncpg.Connection, query: str, arguments: Sequence[Any]) -> list[asyncpg.Record]:
         rows: list[asyncpg.Record]
         if self._is_shared:
             async with connection.transaction(isolation="read_committed"):
-                await connection.execute(self._set_locally, list(SETTINGS), list(SETTINGS.values()))
+                await connection.execute(self._queries["set_locally"], list(SETTINGS), list(SETTINGS.values()))
                 rows = await connection.fetch(query, *arguments)
         else:
             rows = await connection.fetch(query, *arguments)

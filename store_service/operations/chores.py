@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import structlog
@@ -19,6 +19,7 @@ from store_service.operations.explanations import RECORD_SECONDS, Registrations
 PROMOTE_BATCH: Final = 500
 PROMOTE_SECONDS: Final = 0.8  # a worker is to hear within a second that time ended its task
 PING_SECONDS: Final = 1.0
+GROWTH_SECONDS: Final = 1.0
 ANSWER_SECONDS: Final = 4.0
 TIDY_SECONDS: Final = 60.0
 TIMELINE_SECONDS: Final = 10.0
@@ -85,6 +86,7 @@ class Chores:
         self._next_promotion: asyncio.Task[int] | None = None
         self.promoted = 0
         """How many tasks were brought along so far."""
+        self._sizes: Sequence[int] = ()
         self._loops: list[asyncio.Task[None]] = []
         self._answered_at = -ANSWER_SECONDS
 
@@ -108,6 +110,7 @@ class Chores:
         self._loops = [
             asyncio.create_task(_repeat(PING_SECONDS, self._ping), name="ping"),
             asyncio.create_task(_repeat(PROMOTE_SECONDS, self._promote_all), name="promote"),
+            asyncio.create_task(_repeat(GROWTH_SECONDS, self._look_at_growth), name="growth"),
             asyncio.create_task(_repeat(TIDY_SECONDS, self._tidy), name="tidy"),
             asyncio.create_task(_repeat(LOOK_SECONDS, self.look_at_queue), name="look"),
             asyncio.create_task(_repeat(LOOK_SECONDS, self.look_at_moves), name="moves"),
@@ -129,6 +132,14 @@ class Chores:
             await self._rows.ping()
         self._answered_at = time.monotonic()
 
+    async def _look_at_growth(self) -> None:
+        """A session keeps the plans that it made when tables were empty: by any index, and by reading all of a small table.
+        Where a table has grown fourfold they are made anew."""
+        sizes = await self._rows.table_sizes()
+        if self._sizes and any(now > before for now, before in zip(sizes, self._sizes, strict=True)):
+            self._rows.plan_anew()
+        self._sizes = [max(pair) for pair in zip(sizes, self._sizes or sizes, strict=True)]
+
     async def _promote_due(self) -> int:
         async with self._promoting:
             self._next_promotion = None
@@ -144,7 +155,7 @@ class Chores:
 
     async def _promote_all(self) -> None:
         while await self.promote_due() == PROMOTE_BATCH:
-            pass
+            self._rows.plan_anew()
 
     async def look_at_queue(self) -> None:
         """Takes a sample of how much work there is. Every store sees the same."""

@@ -148,11 +148,12 @@ async def watch(dsn: str) -> Watched:
     return Watched(connection)
 
 
-async def fill(dsn: str, *, tasks: int, tenants: int, analyze: bool = True) -> None:
-    """Makes tasks that wait, of so many tenants. Without `analyze` Postgres knows how many rows there are, and no more."""
+async def fill(dsn: str, *, tasks: int, tenants: int, then: str = "VACUUM ANALYZE") -> None:
+    """Makes tasks that wait, of so many tenants, and does `then`."""
     connection = await asyncpg.connect(dsn)
     await connection.execute(_FILL.format(tasks=tasks, tenants=tenants))
-    await connection.execute("VACUUM ANALYZE" if analyze else "VACUUM")
+    if then:
+        await connection.execute(then)
     await connection.close()
 
 
