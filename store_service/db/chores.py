@@ -52,10 +52,6 @@ class ChoreRows:
         sizes: Sequence[int] = (await self._database.read(self._queries["table_sizes"]))[0]["sizes"]
         return sizes
 
-    def plan_anew(self) -> None:
-        """Has every session make its plans anew."""
-        self._database.plan_anew()
-
     async def ping(self) -> None:
         """Asks the database whether it takes writes. Raises STORAGE_UNAVAILABLE, and gives the connection up, if not."""
         await self._database.read(self._queries["ping"])

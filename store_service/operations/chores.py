@@ -44,6 +44,7 @@ class Chores:
         registrations: Registrations,
         *,
         snapshot_seconds: Callable[[], Awaitable[float]],
+        plan_anew: Callable[[], None],
         cancel_grace_ms: int,
         max_crashes: int,
         registry: CollectorRegistry,
@@ -53,6 +54,7 @@ class Chores:
         self._registrations = registrations
         self._wakeups = wakeups
         self._snapshot_seconds = snapshot_seconds
+        self._plan_anew = plan_anew
         self._cancel_grace_ms = cancel_grace_ms
         self._max_crashes = max_crashes
         self._due = Counter("tenure_store_due", "What fell due, by what became of it.", ["event"], registry=registry)
@@ -137,7 +139,7 @@ class Chores:
         Where a table has grown fourfold they are made anew."""
         sizes = await self._rows.table_sizes()
         if self._sizes and any(now > before for now, before in zip(sizes, self._sizes, strict=True)):
-            self._rows.plan_anew()
+            self._plan_anew()
         self._sizes = [max(pair) for pair in zip(sizes, self._sizes or sizes, strict=True)]
 
     async def _promote_due(self) -> int:
@@ -155,7 +157,7 @@ class Chores:
 
     async def _promote_all(self) -> None:
         while await self.promote_due() == PROMOTE_BATCH:
-            self._rows.plan_anew()
+            self._plan_anew()
 
     async def look_at_queue(self) -> None:
         """Takes a sample of how much work there is. Every store sees the same."""

@@ -199,7 +199,17 @@ async def test_claims_find_what_the_chore_had_in_hand_while_they_looked() -> Non
         promote_due=promote_due, claim_tasks=claim_tasks, claim_tasks_in_turn=claim_tasks, hear=lambda _: None
     )
     hints: Any = wakeups()
-    chores = Chores(rows, hints, rows, rows, snapshot_seconds=hints.stop, cancel_grace_ms=1, max_crashes=1, registry=registry)
+    chores = Chores(
+        rows,
+        hints,
+        rows,
+        rows,
+        snapshot_seconds=hints.stop,
+        plan_anew=hints.wake_everyone,
+        cancel_grace_ms=1,
+        max_crashes=1,
+        registry=registry,
+    )
     heard: Any = SimpleNamespace(
         waiting=hints.waiting, pass_on=hints.pass_on, wake_leased=lambda _: None, empty_lanes=hints.empty_lanes
     )
