@@ -157,7 +157,7 @@ class Chores:
 
     async def _promote_all(self) -> None:
         while await self.promote_due() == PROMOTE_BATCH:
-            self._plan_anew()
+            pass
 
     async def look_at_queue(self) -> None:
         """Takes a sample of how much work there is. Every store sees the same."""
