@@ -58,7 +58,8 @@ class LeaseRows:
             wait,
             ANSWER_BYTES,
         )
-        return Taken([_leased_task(row, claim.worker_id) for row in rows], is_all=bool(rows) and not rows[0]["more"])
+        is_all = bool(rows) and not rows[0]["more"]
+        return Taken([_leased_task(row, claim.worker_id) for row in rows if row["task_id"] is not None], is_all=is_all)
 
     async def heartbeat_tasks(self, items: Sequence[Heartbeat]) -> list[asyncpg.Record]:
         """Rows: outcome, expires_at, cancel_requested."""

@@ -74,7 +74,7 @@ class LeasedTask(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Taken(Struct, frozen=True):
-    """What a claim took. `is_all` says that nothing was left; where it took nothing, that is not known."""
+    """What a claim took. `is_all` says that it left nothing, nor did others hold anything; otherwise that is not known."""
 
     tasks: list[LeasedTask]
     is_all: bool

@@ -205,7 +205,7 @@ class Leases:
         hold it for longer."""
         before = self._chores.promoted
         taken = await self._rows.claim_tasks(claim)
-        if not taken.tasks:
+        if not taken.tasks and not taken.is_all:
             taken = await self._rows.claim_tasks_in_turn(claim)
         if not taken.tasks:
             await self._chores.promote_due()

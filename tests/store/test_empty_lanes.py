@@ -12,7 +12,7 @@ from taskstore.v1 import leases_pb2
 
 from store_service.db import empty_lanes
 from store_service.db.empty_lanes import EmptyLanes
-from tests.conftest import Stubs
+from tests.conftest import Clock, Stubs
 from tests.statements import count_statements
 from tests.store.builders import LOCK_TASK, claim, complete, create, holding, release
 from tests.store.hints import create_unheard, in_time
@@ -103,6 +103,24 @@ async def test_what_is_left_over_is_looked_for_again(store: Stubs, statements: C
     await create(store)
     for looked in (1, 1, 0):
         assert await looks(statements, store.leases.LeaseTasks(new_claim(limit=1))) == looked
+
+
+async def test_where_there_is_nothing_one_look_is_enough(store: Stubs, statements: Counter[str]) -> None:
+    for looked in (1, 0):
+        assert await looks(statements, store.leases.LeaseTasks(new_claim())) == looked
+    assert await looks(statements, store.leases.LeaseTasks(claim())) == 1
+    await take_all(store)
+
+
+async def test_what_falls_due_is_found_by_a_claim_and_by_one_that_waits(
+    store: Stubs, clock: Clock, statements: Counter[str]
+) -> None:
+    held = (await take_all(store)).lease
+    call = await waits(store, statements, worker_id="w2")
+    await clock.advance(seconds=31)
+    assert [task.lease.task_id for task in (await in_time(call)).tasks] == [held.task_id]
+    await clock.advance(seconds=31)
+    assert [task.lease.task_id for task in (await store.leases.LeaseTasks(claim())).tasks] == [held.task_id]
 
 
 async def test_nothing_for_some_tenants_is_not_nothing_for_others(store: Stubs, statements: Counter[str]) -> None:

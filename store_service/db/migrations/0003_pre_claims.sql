@@ -63,7 +63,13 @@ BEGIN
            ORDER BY n.turn, n.tenant_id LIMIT v_window)
         ) l
         GROUP BY 1 ORDER BY 2, 1 LIMIT v_window) x;
-      IF v_cand IS NULL THEN RETURN; END IF;
+      IF v_cand IS NULL THEN
+        IF v_after = -1 AND v_tried = '{}' THEN    -- not even something that others hold: a row of no task
+          more := false;
+          RETURN NEXT;
+        END IF;
+        RETURN;
+      END IF;
       IF v_wait THEN
         PERFORM set_config('lock_timeout', '2s', true);    -- others' work may come meanwhile
         PERFORM 1 FROM tenant t WHERE t.tenant_id = v_cand[1] FOR NO KEY UPDATE;
