@@ -96,7 +96,8 @@ class Real:
 
     def __enter__(self) -> Self:
         self._patches: list[Any] = [
-            mock.patch(f"store_service.operations.{module}.uuid4", self._new_id) for module in ("tasks", "waits")
+            mock.patch("store_service.operations.tasks._new_ids", self._new_ids),
+            mock.patch("store_service.operations.waits.uuid4", self._new_id),
         ]
         self._patches += [mock.patch(f"store_service.db.{name}", value) for name, value in _MADE_SMALL.items()]
         self._patches.append(mock.patch("store_service.operations.chores.Chores.start"))
@@ -265,6 +266,9 @@ class Real:
     def _run(self, work: "Coroutine[Any, Any, T]") -> T:
         future: concurrent.futures.Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
         return future.result(_SECONDS)
+
+    def _new_ids(self, count: int) -> list[str]:
+        return [str(self._new_id()) for _ in range(count)]
 
     def _new_id(self) -> UUID:
         return UUID(int=self._ids.getrandbits(128), version=4)
