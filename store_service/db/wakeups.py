@@ -58,6 +58,8 @@ class Waiter:
 
     def __init__(self, *, choosy: bool = False) -> None:
         self.choosy = choosy
+        self.is_idle = False
+        """Whether it waits just now, and does not look."""
         self._event = asyncio.Event()
 
     @property
@@ -67,9 +69,13 @@ class Waiter:
 
     async def wait(self, seconds: float) -> bool:
         """Waits for a hint, at most so long. Tells whether there was one; forgets it."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(max(seconds, 0)):
-                await self._event.wait()
+        self.is_idle = True
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(seconds, 0)):
+                    await self._event.wait()
+        finally:
+            self.is_idle = False
         woken = self._event.is_set()
         self._event.clear()
         return woken
@@ -123,7 +129,7 @@ class Wakeups:
                 self._waiters[topic].remove(waiter)
                 if not self._waiters[topic]:
                     del self._waiters[topic]
-                elif waiter.is_woken:
+                if waiter.is_woken:
                     self.pass_on(topic)
 
     def following(self) -> contextlib.AbstractContextManager[Follower]:
@@ -131,17 +137,19 @@ class Wakeups:
         return self._followers.following()
 
     def wake_lanes(self, lanes: Iterable[str]) -> None:
-        """Tells one waiting worker of each lane that there is work. One that leaves some passes it on, see `pass_on`."""
+        """Tells one waiting worker of each lane that there is work: one of this process, or where none idles here, one of each
+        other. One that leaves some, or cannot look, passes it on."""
         for lane in lanes:
             topic = lane_topic(lane)
             self.empty_lanes.forget(topic)
-            self.pass_on(topic)
-            self._send(topic)
+            woken = self._wake_next(topic)
+            if woken is None or not woken.is_idle:
+                self._send(topic)
 
     def pass_on(self, topic: str) -> None:
-        """Wakes the next waiter of a topic in this process, and the choosy ones before it; tells no other process."""
-        waiters = self._waiters.get(topic, ())
-        next((waiter for waiter in waiters if waiter.wake() and not waiter.choosy), None)
+        """Wakes the next waiter of a lane, here and in each other process."""
+        self._wake_next(topic)
+        self._send(topic)
 
     def wake_tasks(self, task_ids: Iterable[str]) -> None:
         """Tells all who watch these tasks that they changed."""
@@ -187,6 +195,11 @@ class Wakeups:
             self._followers.wake(topic)
             self._send(topic)
 
+    def _wake_next(self, topic: str) -> Waiter | None:
+        """Wakes the next waiter in this process, and the choosy ones before it."""
+        waiters = self._waiters.get(topic, ())
+        return next((waiter for waiter in waiters if waiter.wake() and not waiter.choosy), None)
+
     def _wake_all(self, topic: str) -> None:
         for waiter in self._waiters.get(topic, ()):
             waiter.wake()
@@ -227,7 +240,7 @@ class Wakeups:
     def _wake_some(self, topic: str) -> None:
         if topic.startswith(LANE):
             self.empty_lanes.forget(topic)
-            self.pass_on(topic)
+            self._wake_next(topic)
         else:
             self._wake_all(topic)
 

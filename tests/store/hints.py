@@ -6,11 +6,25 @@ from typing import Any, Final
 from uuid import uuid4
 
 import asyncpg
+from taskstore.v1 import leases_pb2
 
 from store_service.db.arrays import ids, numbers
 from store_service.db.queries import Queries
+from tests.conftest import Stubs
+from tests.store.builders import claim
 
 WELL_BEFORE_ITS_END_SECONDS: Final = 15.0
+
+
+async def waiting_claim(store: Stubs, **fields: Any) -> "asyncio.Task[leases_pb2.LeaseTasksResponse]":
+    """A claim that has found nothing and waits."""
+    request = claim(wait_ms=20_000, **fields)
+    call = asyncio.ensure_future(store.leases.LeaseTasks(request))
+    # Its own look, and then another's full one, have passed by when an unrelated claim is answered.
+    for _ in range(3):
+        await store.leases.LeaseTasks(claim(workflow="nobody's"))
+    assert not call.done()
+    return call
 
 
 async def in_time(call: Awaitable[Any]) -> Any:

@@ -33,7 +33,7 @@ from tests.store.builders import (
     set_policy,
     until,
 )
-from tests.store.hints import WELL_BEFORE_ITS_END_SECONDS, create_unheard, in_time
+from tests.store.hints import WELL_BEFORE_ITS_END_SECONDS, create_unheard, in_time, waiting_claim
 
 Begin = Callable[[], Any]
 """Makes one call of the API, which may be cancelled."""
@@ -43,17 +43,6 @@ Begin = Callable[[], Any]
 def rare_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     """No claim that waits looks by itself before its end."""
     monkeypatch.setattr("store_service.operations.leases.CLAIM_POLL_SECONDS", 600.0)
-
-
-async def waiting_claim(store: Stubs, **fields: Any) -> "asyncio.Task[leases_pb2.LeaseTasksResponse]":
-    """A claim that has found nothing and waits."""
-    request = claim(wait_ms=20_000, **fields)
-    call = asyncio.ensure_future(store.leases.LeaseTasks(request))
-    # Its own look, and then another's full one, have passed by when an unrelated claim is answered.
-    for _ in range(3):
-        await store.leases.LeaseTasks(claim(workflow="nobody's"))
-    assert not call.done()
-    return call
 
 
 async def test_a_claim_that_waits_for_nothing_is_answered_at_its_end(store: Stubs) -> None:

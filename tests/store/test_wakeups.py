@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
@@ -112,36 +113,69 @@ async def test_a_store_that_is_alone_sends_no_hints_until_it_hears_of_another(ds
     await listener.close()
 
 
-async def test_hints_of_one_moment_are_one_notification(dsn: str) -> None:
+@pytest.fixture
+async def next_heard(dsn: str) -> AsyncIterator[Callable[[], Awaitable[str]]]:
+    """The next that a store says, but for that it is there."""
     heard = asyncio.Queue[str]()
     listener = await asyncpg.connect(dsn)
     await listener.add_listener(CHANNEL, lambda _c, _pid, _channel, payload: heard.put_nowait(str(payload)))
 
-    async def next_heard() -> str:
-        while (payload := await heard.get()) == "+":
-            pass  # it is there, and no more
+    async def next_one() -> str:
+        async with asyncio.timeout(60):
+            while (payload := await heard.get()) == "+":
+                pass
         return payload
 
-    hints = Wakeups(dsn, registry=CollectorRegistry())
-    async with asyncio.timeout(60):
-        hints.start()
-        assert await next_heard() == "*"
-        for so_many, sent in ((10, None), (51, "l*"), (50, None)):
-            lanes = [f"report/{number}" for number in range(so_many)]
-            for lane in lanes:
-                hints.wake_lanes([lane])
-            payload = await next_heard()
-            assert payload == sent if sent else set(payload.split()) == set(map(lane_topic, lanes))
-        tasks = [str(uuid4()) for _ in range(601)]
-        hints.wake_tasks(tasks)
-        assert await next_heard() == "t*"
-        hints.wake_lanes(lanes)
-        hints.wake_tasks(tasks[:600])
-        hints.wake_workers(lanes)
-        most = {*map(lane_topic, lanes), *map(task_topic, tasks[:600]), *map(worker_topic, lanes)}
-        assert set((await next_heard()).split()) == most, "so much fits into one"
-    await hints.stop()
+    yield next_one
     await listener.close()
+
+
+async def test_hints_of_one_moment_are_one_notification(dsn: str, next_heard: Callable[[], Awaitable[str]]) -> None:
+    hints = wakeups(dsn)
+    hints.start()
+    assert await next_heard() == "*"
+    for so_many, sent in ((10, None), (51, "l*"), (50, None)):
+        lanes = [f"report/{number}" for number in range(so_many)]
+        for lane in lanes:
+            hints.wake_lanes([lane])
+        payload = await next_heard()
+        assert payload == sent if sent else set(payload.split()) == set(map(lane_topic, lanes))
+    tasks = [str(uuid4()) for _ in range(601)]
+    hints.wake_tasks(tasks)
+    assert await next_heard() == "t*"
+    hints.wake_lanes(lanes)
+    hints.wake_tasks(tasks[:600])
+    hints.wake_workers(lanes)
+    most = {*map(lane_topic, lanes), *map(task_topic, tasks[:600]), *map(worker_topic, lanes)}
+    assert set((await next_heard()).split()) == most, "so much fits into one"
+    await hints.stop()
+
+
+async def test_others_hear_of_work_only_where_nobody_idles_here_who_looks_for_it(
+    dsn: str, next_heard: Callable[[], Awaitable[str]]
+) -> None:
+    hints, topics = wakeups(dsn), [lane_topic(LANE)]
+    hints.start()
+    assert await next_heard() == "*"
+    with hints.waiting(topics, choosy=True) as choosy, hints.waiting(topics) as one:
+        idle = [asyncio.create_task(waiter.wait(60)) for waiter in (choosy, one)]
+        await asyncio.sleep(0)
+        hints.wake_lanes([LANE, "others/1"])
+        assert await next_heard() == lane_topic("others/1")
+        assert await asyncio.gather(*idle) == [True, True]
+        idle = [asyncio.create_task(choosy.wait(60))]
+        await asyncio.sleep(0)
+        hints.wake_lanes([LANE])  # the other looks just now
+        assert await next_heard() == topics[0]
+        assert [await one.wait(60), await idle[0]] == [True, True]
+    with hints.waiting(topics) as one:
+        going = asyncio.create_task(one.wait(60))
+        await asyncio.sleep(0)
+        hints.wake_lanes([LANE])
+        going.cancel()
+        await asyncio.wait({going})
+    assert await next_heard() == topics[0]
+    await hints.stop()
 
 
 async def test_a_hint_that_there_are_many_wakes_whom_it_may_be_for_and_nobody_else(dsn: str) -> None:
