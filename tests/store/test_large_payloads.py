@@ -13,7 +13,11 @@ from tests.conftest import Stubs
 from tests.store.builders import complete, create_and_lease, get
 
 LARGE: Final = 4 * MIB
-CHANGED: Final = "ALTER TABLE tenure.outcome DISABLE TRIGGER USER; UPDATE tenure.outcome SET data = '\\x7b2c2cff'"
+CHANGED: Final = """
+ALTER TABLE tenure.outcome DISABLE TRIGGER USER;
+UPDATE tenure.outcome SET data = '\\x7b2c2cff';
+ALTER TABLE tenure.outcome ENABLE TRIGGER USER
+"""
 ASK: Final = """
 import sys, grpc
 from taskstore.v1 import tasks_pb2, tasks_pb2_grpc, types_pb2
