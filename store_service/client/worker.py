@@ -247,6 +247,8 @@ class Worker:
             try:
                 self._taken.extend(await leasing.take(free, most_along=most_along))
                 self._begin_some()
+                if not self._taken:
+                    await self._first_words()
             except Exception:  # noqa: BLE001 (logged; a worker that takes nothing more would look as if it were well)
                 self._log.exception("taking work failed unexpectedly")
                 await asyncio.sleep(_AFTER_FAULT_SECONDS)
@@ -259,6 +261,12 @@ class Worker:
         finally:
             if self._taken:
                 asyncio.get_running_loop().call_soon(self._begin_some)
+
+    async def _first_words(self) -> None:
+        """Lets the code of few that were begun run for as long as it waits for nothing. What ends within is written by the next
+        call for work, and not behind it."""
+        for _ in range(2):  # the code, and who hears of its end
+            await asyncio.sleep(0)
 
     def _begin(self, taken: Taken) -> None:
         contract = taken.leased.contract

@@ -150,6 +150,10 @@ class FakeStore(leases_pb2_grpc.LeaseServiceServicer):
         with self.changed:
             return [request for called, request in self.calls if called == method]
 
+    async def asked_again(self) -> None:
+        """Waits until a worker that took something has asked for more: what ends from then on is written alone."""
+        await self.until(lambda: len(self.of("LeaseTasks")) > 1)
+
     async def until(self, condition: Callable[[], object]) -> None:
         """Waits, with a bound, until this is true of the store or of the worker."""
 

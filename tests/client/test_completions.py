@@ -65,6 +65,18 @@ async def test_few_travel_with_the_next_call_for_work(fake: FakeStore) -> None:
     assert not fake.of("CompleteTasks")
 
 
+async def test_what_ends_at_once_is_written_by_the_next_call_for_work_and_not_behind_it(fake: FakeStore) -> None:
+    worker = new_worker(fake, lease_seconds=60.0)
+    worker.workflow("report")(end_at_once)
+    task = fake.add()
+    async with worker:
+        await fake.ended(task)
+        await fake.until(lambda: len(fake.of("LeaseTasks")) == 2)
+        with fake.changed:
+            calls = [name for name, _ in fake.calls if "Lease" in name or "Complete" in name]
+    assert [name for name in calls if name != "WatchLeases"] == ["LeaseTasks", "CompleteAndLeaseTasks", "LeaseTasks"]
+
+
 async def test_the_next_work_is_taken_while_many_completions_are_under_way_and_never_too_much(
     fake: FakeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -153,6 +153,7 @@ async def test_lease_lost_on_any_call_stops_the_work_at_once(fake: FakeStore, me
 
 async def test_lease_lost_at_completion_is_told_as_such(fake: FakeStore) -> None:
     async def report(ctx: Context, args: dict[str, Any]) -> str:
+        await fake.asked_again()
         fake.take_away(task)
         return "done"
 
@@ -191,6 +192,7 @@ async def test_a_thread_without_its_lease_writes_nothing_and_keeps_its_slot_unti
 
 async def test_a_lost_answer_to_a_completion_is_asked_for_again(fake: FakeStore) -> None:
     async def report(ctx: Context, args: dict[str, Any]) -> str:
+        await fake.asked_again()
         return "done"
 
     worker = new_worker(fake)
@@ -223,6 +225,7 @@ async def test_a_completion_that_is_not_taken_is_given_up_with_the_lease(fake: F
 @pytest.mark.usefixtures("often")
 async def test_a_heartbeat_that_crosses_a_completion_is_no_lost_lease(fake: FakeStore) -> None:
     async def report(ctx: Context, args: dict[str, Any]) -> str:
+        await fake.asked_again()
         return "done"
 
     worker = new_worker(fake, lease_seconds=60)

@@ -128,6 +128,7 @@ async def test_a_result_that_cannot_be_kept_fails_the_task_in_one_attempt(fake: 
 
 async def test_a_result_that_the_store_refuses_fails_the_task(fake: FakeStore) -> None:
     async def report(ctx: Context, args: dict[str, Any]) -> str:
+        await fake.asked_again()
         return "fine"
 
     fake.refuse("CompleteTask", "INVALID_INPUT")
