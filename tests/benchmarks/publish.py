@@ -31,9 +31,10 @@ def main() -> None:
     (FOLDER / "last_run.svg").write_text(re.sub(r">\s+<", "><", picture))
     (FOLDER / "last_run.json").write_text(json.dumps(_rounded(kept), separators=(",", ":")) + "\n")
     figures = [Figure.from_json(one) for one in kept["figures"]]
-    met = sum(one.verdict == "met" for one in figures)
+    aims = [one for one in figures if one.target is not None]
+    met = sum(one.verdict == "met" for one in aims)
     told = (
-        f"{_wrapped('; '.join(kept['told']))}.\n\n{_shared(kept['machine'])}{met} of {len(figures)} are met.\n\n"
+        f"{_wrapped('; '.join(kept['told']))}.\n\n{_shared(kept['machine'])}{met} of {len(aims)} are met.\n\n"
         f"![The last run](last_run.svg)\n\n{markdown(figures)}\n\n{cpu_markdown(figures)}\n"
     )
     text = README.read_text()
