@@ -234,6 +234,8 @@ class Database:
         session = connection.get_server_pid()
         if session not in self._planned and not self._is_shared:
             await connection.execute(self._queries["plan_anew"])
+            if len(self._planned) > 2 * self.size:  # most of them are gone
+                self._planned.clear()
             self._planned.add(session)
 
     async def _fetch_rows(self, connection: asyncpg.Connection, query: str, arguments: Sequence[Any]) -> list[asyncpg.Record]:
