@@ -2,6 +2,7 @@
 
 from typing import Final
 
+import asyncpg
 import pytest
 import pytest_asyncio
 
@@ -23,6 +24,10 @@ INDEXES: Final = {
 }
 INDEX_ONLY: Final = {("claim_tasks", "lane_turn"), ("list_tasks", "task_listed"), ("list_all_tasks", "task_created")}
 """Whose turn it is, and what is on a page, is read from the index alone. Whatever else there is locks rows, or brings them."""
+
+SELDOM: Final = """
+SELECT array_agg(relname::text) FROM pg_class
+WHERE relnamespace = 'tenure'::regnamespace AND 'autovacuum_analyze_threshold=100000' = ANY (reloptions)"""
 
 Plans = dict[str, list[Plan]]
 
@@ -70,3 +75,14 @@ async def test_what_is_looked_at_is_as_much_where_ten_times_as_many_tasks_wait(d
 async def test_a_session_plans_nothing_anew_whichever_roles_its_functions_have_in_turn(dsn: str) -> None:
     await fill(dsn, tasks=3_000, tenants=30)
     assert await planned_anew(dsn) == []
+
+
+async def test_tables_that_grow_are_analyzed_as_they_do_and_small_ones_are_read_by_their_key(dsn: str) -> None:
+    database = await asyncpg.connect(dsn)
+    seldom = await database.fetchval(SELDOM)
+    assert {"tenant", "lane", "task_state"} <= set(seldom)
+    assert not {"task", "history", "outcome"} & set(seldom)
+    grown = ", ".join(f"tenure.{table}" for table in OF_ONE_TASK - set(seldom))
+    await fill(dsn, tasks=500, tenants=1, then=f"ANALYZE {grown}")
+    assert {scan.index for scan in scans((await hot_plans(dsn))["get_tasks"]) if scan.table == "task"} == {"task_pkey"}
+    await database.close()
