@@ -31,15 +31,18 @@ BEGIN
 END $$
 
 -- name: analyze_seldom
--- Tables whose rows change all the time, and so leave room in their pages: by the clock they would be analyzed again and again,
--- and each ANALYZE has every session make its plans anew, which hang little on what these hold. Others are analyzed as they grow.
+-- Tables are analyzed each time they have doubled: plans hang little on what they hold, and each ANALYZE has every session make
+-- its plans anew. Those whose rows change all the time, and so leave room in their pages, not before 100,000 changes.
 DO $$
-DECLARE t regclass;
+DECLARE t record;
 BEGIN
-  FOR t IN SELECT c.oid FROM pg_class c WHERE c.relnamespace = 'tenure'::regnamespace AND c.relkind = 'r'
-             AND array_to_string(c.reloptions, ' ') LIKE '%fillfactor=%'
-             AND NOT 'autovacuum_analyze_threshold=100000' = ANY (c.reloptions) LOOP
-    EXECUTE format('ALTER TABLE %s SET (autovacuum_analyze_threshold = 100000)', t);
+  FOR t IN SELECT c.oid::regclass AS name, array_to_string(c.reloptions, ' ') LIKE '%fillfactor=%' AS is_busy
+           FROM pg_class c WHERE c.relnamespace = 'tenure'::regnamespace AND c.relkind = 'r'
+             AND NOT coalesce('autovacuum_analyze_scale_factor=1' = ANY (c.reloptions), false) LOOP
+    EXECUTE format('ALTER TABLE %s SET (autovacuum_analyze_scale_factor = 1)', t.name);
+    IF t.is_busy THEN
+      EXECUTE format('ALTER TABLE %s SET (autovacuum_analyze_threshold = 100000)', t.name);
+    END IF;
   END LOOP;
 END $$
 
