@@ -1,6 +1,7 @@
 """Rows of what time does. Source of the texts: `chores.sql`."""
 
 from collections.abc import Sequence
+from datetime import datetime
 
 import asyncpg
 
@@ -18,9 +19,13 @@ class ChoreRows:
         self._queries = Queries("chores.sql")
         self._moves_under_way = Queries("moves.sql")["moves_under_way"]
 
-    async def promote_due(self, limit: int, *, grace_ms: int, max_crashes: int) -> Sequence[asyncpg.Record]:
-        """Brings along what has fallen due. Rows: tenant_id, task_id, event, opened."""
-        return await self._database.write(self._queries["promote_due"], limit, grace_ms, max_crashes)
+    async def promote_due(
+        self, limit: int, *, grace_ms: int, max_crashes: int, since: datetime | None = None
+    ) -> tuple[Sequence[asyncpg.Record], datetime | None]:
+        """Brings along what has fallen due, since then or ever. Rows: tenant_id, task_id, event, worker_id, opened; and the
+        moment up to which nothing is left but what others hold, None where there may be more."""
+        rows = await self._database.write(self._queries["promote_due"], limit, grace_ms, max_crashes, since)
+        return [row for row in rows if row["task_id"] is not None], None if rows[0]["more"] else rows[0]["looked_until"]
 
     async def forget_claims(self, older_than_ms: int, limit: int) -> None:
         """Forgets what workers took long ago."""

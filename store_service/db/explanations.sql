@@ -23,8 +23,11 @@ LEFT JOIN LATERAL (
 ) p ON true
 LEFT JOIN LATERAL (
   SELECT count(*)::int AS ahead FROM (
-    SELECT x.priority, x.ready_at, x.task_id FROM tenure.task_state x
-    WHERE s.ready AND x.ready AND x.tenant_id = s.tenant_id AND x.workflow = s.workflow AND x.version = s.version
+    SELECT x.priority, x.ready_at, x.task_id
+    FROM tenure.lane l
+    JOIN tenure.task_state x ON x.tenant_id = l.tenant_id AND x.workflow = l.workflow AND x.version = l.version AND x.ready
+      AND x.ready_at >= l.ready_from
+    WHERE s.ready AND l.tenant_id = s.tenant_id AND l.workflow = s.workflow AND l.version = s.version
     ORDER BY x.priority DESC, x.ready_at, x.task_id LIMIT $5) f
   WHERE (-f.priority::bigint, f.ready_at, f.task_id) < (-s.priority::bigint, s.ready_at, s.task_id)
 ) a ON true

@@ -14,6 +14,7 @@ from store_service.db.wakeups import Wakeups
 from store_service.model.moves import UNFINISHED, MoveState
 from store_service.model.refusals import Refusal
 from store_service.operations.budget_figures import METER_SECONDS, BudgetFigures
+from store_service.operations.due_mark import DueMark
 from store_service.operations.explanations import RECORD_SECONDS, Registrations
 
 PROMOTE_BATCH: Final = 500
@@ -85,6 +86,7 @@ class Chores:
             "tenure_store_frozen_seconds", "How long the tenant that is frozen for longest is refused.", registry=registry
         )
         self._promoting = asyncio.Lock()
+        self._due_mark = DueMark()
         self._next_promotion: asyncio.Task[int] | None = None
         self.promoted = 0
         """How many tasks were brought along so far."""
@@ -145,7 +147,11 @@ class Chores:
     async def _promote_due(self) -> int:
         async with self._promoting:
             self._next_promotion = None
-            rows = await self._rows.promote_due(PROMOTE_BATCH, grace_ms=self._cancel_grace_ms, max_crashes=self._max_crashes)
+            since = self._due_mark.since(began := time.monotonic())
+            rows, until = await self._rows.promote_due(
+                PROMOTE_BATCH, grace_ms=self._cancel_grace_ms, max_crashes=self._max_crashes, since=since
+            )
+            self._due_mark.looked(since, until, began=began, ended=time.monotonic())
         self.promoted += len(rows)
         if rows:
             self._wakeups.wake_lanes(rows[0]["opened"])

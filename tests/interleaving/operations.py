@@ -172,7 +172,7 @@ async def fork(session: Session, target: Target) -> asyncpg.Record:
 
 
 async def promote(session: Session, target: Target) -> list[asyncpg.Record]:
-    rows = await session.chores.promote_due(500, grace_ms=30_000, max_crashes=20)
+    rows, _ = await session.chores.promote_due(500, grace_ms=30_000, max_crashes=20)
     return sorted(rows, key=lambda row: (row["tenant_id"], row["task_id"]))  # they come in no order
 
 

@@ -58,9 +58,10 @@ WITH made AS MATERIALIZED (
   SELECT m.tenant, count(*), 10000000, 10000 FROM made m GROUP BY 1
   ON CONFLICT (tenant_id) DO UPDATE SET outstanding = tenant.outstanding + excluded.outstanding
 )
-INSERT INTO tenure.lane (tenant_id, workflow, version, ready, open)
-SELECT m.tenant, 'report', 1, count(*), true FROM made m GROUP BY 1
-ON CONFLICT (tenant_id, workflow, version) DO UPDATE SET ready = lane.ready + excluded.ready
+INSERT INTO tenure.lane (tenant_id, workflow, version, ready, ready_from, open)
+SELECT m.tenant, 'report', 1, count(*), now(), true FROM made m GROUP BY 1
+ON CONFLICT (tenant_id, workflow, version)
+DO UPDATE SET ready = lane.ready + excluded.ready, ready_from = least(lane.ready_from, excluded.ready_from)
 """
 _PLANNED: Final = "PLANNER STATISTICS"
 _TEST_CLOCK: Final = 'SQL function "task_now"'

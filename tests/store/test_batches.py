@@ -311,7 +311,7 @@ async def test_a_batch_over_many_tenants_costs_each_of_them_the_same(database: a
         for sign in (1, -1) * 3:
             started = time.perf_counter()
             await database.execute(
-                "SELECT tenure.apply_deltas((SELECT array_agg((x.tenant_id, 'w', 1, $2::int, 0, $2::int)::tenure.delta) "
+                "SELECT tenure.apply_deltas((SELECT array_agg((x.tenant_id, 'w', 1, $2::int, 0, $2::int, NULL)::tenure.delta) "
                 "FROM (SELECT tenant_id FROM tenure.tenant ORDER BY tenant_id LIMIT $1) x))",
                 tenants,
                 sign,

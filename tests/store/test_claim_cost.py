@@ -1,13 +1,18 @@
-"""What a claim costs depends neither on how much waits nor on how many tenants there are. Source: contract, section 5."""
+"""What a claim costs, and a look for what fell due, depends neither on how much waits, nor on how many tenants there are, nor
+on what is over. Source: contract, section 5."""
 
+import contextlib
 import json
+from collections.abc import AsyncIterator, Sequence
+from datetime import datetime
 
 import asyncpg
-from taskstore.v1 import tasks_pb2
+import pytest
+from taskstore.v1 import leases_pb2, tasks_pb2, tenants_pb2
 
 from store_service.db.queries import Queries
-from tests.conftest import Stubs
-from tests.store.builders import new_task
+from tests.conftest import Clock, Stubs
+from tests.store.builders import TENANT, claim, complete, new_task, set_policy
 
 ONE_OF_ANYBODY = ("r", "w1", ["report"], [1], None, [30_000], 1, 10, False, 4_000_000)
 
@@ -19,17 +24,26 @@ async def create_many(store: Stubs, count: int, *, tenants: int) -> None:
         assert not [item for item in answer.items if item.HasField("refused")]
 
 
-async def pages_of_a_claim(database: asyncpg.Connection) -> int:
-    """How many pages a claim of one task looks at, all that it calls included. What it takes is given back."""
+async def pages_of(database: asyncpg.Connection, statement: str, *arguments: object) -> int:
+    """How many pages a statement looks at that finds one row, all that it calls included. What it does is taken back."""
     await database.execute("ANALYZE")
     for _ in range(2):  # the first one reads catalogs, too
         transaction = database.transaction()
         await transaction.start()
-        query = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {Queries('leases.sql')['claim_tasks']}"
-        plan = json.loads(await database.fetchval(query, *ONE_OF_ANYBODY))[0]["Plan"]
+        plan = json.loads(await database.fetchval(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}", *arguments))[0][
+            "Plan"
+        ]
         await transaction.rollback()
     assert plan["Actual Rows"] == 1
     return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+
+
+async def pages_of_a_claim(database: asyncpg.Connection) -> int:
+    return await pages_of(database, Queries("leases.sql")["claim_tasks"], *ONE_OF_ANYBODY)
+
+
+async def pages_of_a_look(database: asyncpg.Connection, *, since: datetime | None) -> int:
+    return await pages_of(database, Queries("chores.sql")["promote_due"], 500, 30_000, 20, since)
 
 
 async def test_a_claim_costs_the_same_with_a_backlog_and_with_many_tenants(store: Stubs, database: asyncpg.Connection) -> None:
@@ -40,3 +54,53 @@ async def test_a_claim_costs_the_same_with_a_backlog_and_with_many_tenants(store
     await create_many(store, 1_000, tenants=500)
     many = await pages_of_a_claim(database)
     assert max(backlog, many) < 2 * small, (small, backlog, many)
+
+
+async def work(store: Stubs, count: int, priorities: Sequence[int]) -> None:
+    """Creates so many tasks, of these priorities in turn, and ends all that wait but one."""
+    items = [new_task(priority=priorities[number % len(priorities)]) for number in range(count)]
+    await store.tasks.CreateTasks(tasks_pb2.CreateTasksRequest(items=items))
+    left = (await store.tenants.GetTenant(tenants_pb2.GetTenantRequest(tenant_id=TENANT))).tenant.outstanding - 1
+    while left:
+        taken = (await store.leases.LeaseTasks(claim(limit=left))).tasks
+        done = [complete(task.lease) for task in taken]
+        await store.leases.CompleteTasks(leases_pb2.CompleteTasksRequest(items=done))
+        left -= len(taken)
+
+
+@contextlib.asynccontextmanager
+async def old_snapshot(dsn: str) -> AsyncIterator[None]:
+    """Meanwhile somebody reads, and does not come to an end."""
+    reader = await asyncpg.connect(dsn)
+    async with reader.transaction(isolation="repeatable_read", readonly=True):
+        await reader.execute("SELECT FROM tenure.tenant")
+        yield
+    await reader.close()
+
+
+@pytest.mark.parametrize("priorities", [[0], [0, 3, 9]])
+async def test_a_claim_costs_the_same_while_no_vacuum_may_remove_what_was_taken(
+    store: Stubs, database: asyncpg.Connection, dsn: str, priorities: list[int]
+) -> None:
+    await set_policy(store, outstanding=1_000, leased=1_000)
+    await work(store, 3, priorities)
+    before = await pages_of_a_claim(database)
+    async with old_snapshot(dsn):
+        for _ in range(20):
+            await work(store, 50, priorities)
+        assert await pages_of_a_claim(database) < 2 * before
+
+
+async def test_a_look_for_what_fell_due_costs_the_same_while_no_vacuum_may_remove_what_was(
+    store: Stubs, database: asyncpg.Connection, clock: Clock, dsn: str
+) -> None:
+    await set_policy(store, outstanding=1_000, leased=1_000)
+    await work(store, 3, [0])
+    before = await pages_of_a_look(database, since=None)
+    async with old_snapshot(dsn):
+        for _ in range(20):
+            await work(store, 50, [0])
+        await clock.advance(seconds=60)
+        since = await database.fetchval("SELECT tenure.task_now()")
+        assert await pages_of_a_look(database, since=since) < 2 * before
+        assert await pages_of_a_look(database, since=None) > 10 * before

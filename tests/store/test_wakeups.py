@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
@@ -218,11 +219,11 @@ async def test_claims_find_what_the_chore_had_in_hand_while_they_looked() -> Non
     due: dict[str, Any] = {"task_id": uuid4(), "worker_id": None, "event": "READY", "opened": []}
     looks: list[int] = []
 
-    async def promote_due(*_: object, **__: object) -> list[dict[str, Any]]:
+    async def promote_due(*_: object, **__: object) -> tuple[list[dict[str, Any]], datetime]:
         looks.append(len(looks))
         begun.set()
         await let_go.wait()
-        return [due] if len(looks) == 1 else []  # a second one passes over what the first one holds
+        return [due] if len(looks) == 1 else [], datetime.now(UTC)  # a second one passes over what the first one holds
 
     async def claim_tasks(*_: object, **__: object) -> Taken:
         found: list[Any] = [SimpleNamespace(lease=due)] if chores.promoted else []

@@ -83,12 +83,14 @@ CREATE VIEW tenure.away AS SELECT m.tenant_id FROM tenure.move m WHERE m.state I
 
 -- WARM. One row per (tenant, workflow, version). It is open, and in the turn index, if and only if a worker could take
 -- something from it now: something is ready, the tenant is below its lease limit, and no operator paused it. What cannot be
--- taken is not scanned.
+-- taken is not scanned. Nor is what was taken: while some transaction keeps an old snapshot, no vacuum removes it from the index
+-- of what is ready, and each claim would pass it.
 CREATE TABLE tenure.lane (
   tenant_id text COLLATE "C" NOT NULL,
   workflow  text COLLATE "C" NOT NULL,
   version   int     NOT NULL,
   ready     int     NOT NULL DEFAULT 0 CHECK (ready >= 0),
+  ready_from timestamptz NOT NULL DEFAULT 'infinity',   -- nothing that is ready became so earlier
   turn      bigint  NOT NULL DEFAULT 0,
   paused    boolean NOT NULL DEFAULT false,
   open      boolean NOT NULL DEFAULT false,
@@ -98,7 +100,8 @@ CREATE INDEX lane_turn ON tenure.lane (workflow, version, turn, tenant_id) WHERE
 
 -- What one task's transition does to the counters of its tenant and its lane.
 CREATE TYPE tenure.delta AS (
-  tenant_id text, workflow text, version int, outstanding int, leased int, ready int
+  tenant_id text, workflow text, version int, outstanding int, leased int, ready int,
+  ready_at timestamptz    -- the earliest of what became ready by it; NULL = nothing did
 );
 
 -- The one place that writes the counters. The caller holds the tenants. Returns the lanes that a waiting worker may now
@@ -110,10 +113,10 @@ BEGIN
   -- What belongs to a tenant travels in its row, as arrays: two lists are never compared with each other.
   WITH per_tenant AS MATERIALIZED (
     SELECT d.tenant_id, sum(d.outstanding)::int AS outstanding, sum(d.leased)::int AS leased, array_agg(d.workflow) AS workflows,
-           array_agg(d.version) AS versions, array_agg(d.ready) AS readies
+           array_agg(d.version) AS versions, array_agg(d.ready) AS readies, array_agg(d.ready_at) AS ready_ats
     FROM (
       SELECT u.tenant_id, u.workflow, u.version, sum(u.outstanding) AS outstanding, sum(u.leased) AS leased,
-             sum(u.ready)::int AS ready
+             sum(u.ready)::int AS ready, min(u.ready_at) AS ready_at
       FROM unnest(p_deltas) u GROUP BY 1, 2, 3) d
     GROUP BY 1
   ), counted AS (
@@ -122,20 +125,24 @@ BEGIN
       turn = CASE WHEN p_take_turn THEN nextval('turn') ELSE t.turn END
     FROM per_tenant p WHERE t.tenant_id = p.tenant_id
     RETURNING t.tenant_id, t.turn, t.leased < t.max_leased AS room, t.leased - p.leased < t.max_leased AS had_room,
-              p.workflows, p.versions, p.readies
+              p.workflows, p.versions, p.readies, p.ready_ats
   ), touched AS (
-    SELECT c.tenant_id, c.turn, c.room, c.had_room, d.workflow, d.version, d.ready
-    FROM counted c CROSS JOIN LATERAL unnest(c.workflows, c.versions, c.readies) d(workflow, version, ready)
-    WHERE d.ready <> 0
+    SELECT c.tenant_id, c.turn, c.room, c.had_room, d.workflow, d.version, d.ready, d.ready_at
+    FROM counted c
+    CROSS JOIN LATERAL unnest(c.workflows, c.versions, c.readies, c.ready_ats) d(workflow, version, ready, ready_at)
+    WHERE d.ready <> 0 OR d.ready_at IS NOT NULL
     UNION ALL    -- the tenant's other lanes, where something about them all has changed
-    SELECT c.tenant_id, c.turn, c.room, c.had_room, l.workflow, l.version, 0
+    SELECT c.tenant_id, c.turn, c.room, c.had_room, l.workflow, l.version, 0, NULL
     FROM counted c JOIN lane l ON l.tenant_id = c.tenant_id
     WHERE (p_take_turn OR c.room <> c.had_room) AND l.ready > 0 AND NOT EXISTS (
-      SELECT FROM unnest(c.workflows, c.versions, c.readies) d(workflow, version, ready)
-      WHERE d.workflow = l.workflow AND d.version = l.version AND d.ready <> 0)
+      SELECT FROM unnest(c.workflows, c.versions, c.readies, c.ready_ats) d(workflow, version, ready, ready_at)
+      WHERE d.workflow = l.workflow AND d.version = l.version AND (d.ready <> 0 OR d.ready_at IS NOT NULL))
   ), laned AS (
     UPDATE lane l SET ready = l.ready + x.ready, turn = x.turn,
-      open = x.room AND NOT l.paused AND l.ready + x.ready > 0
+      open = x.room AND NOT l.paused AND l.ready + x.ready > 0,
+      ready_from = CASE WHEN l.ready + x.ready = 0 THEN 'infinity'
+                        WHEN x.ready < 0 THEN least(first_ready(l.tenant_id, l.workflow, l.version, l.ready_from), x.ready_at)
+                        ELSE least(l.ready_from, x.ready_at) END
     FROM touched x WHERE l.tenant_id = x.tenant_id AND l.workflow = x.workflow AND l.version = x.version
     RETURNING l.workflow, l.version, l.open AND (x.ready > 0 OR NOT x.had_room) AS opened
   )

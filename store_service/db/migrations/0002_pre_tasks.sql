@@ -173,7 +173,7 @@ BEGIN
   ), told AS (
     INSERT INTO history (tenant_id, task_id, line, event, at) SELECT t, id, 0, 'CREATED', v_now FROM new
   ), counted AS (
-    SELECT (t, p_workflow[c], p_version[c], count(*), 0, count(*))::delta AS delta FROM new GROUP BY t, c
+    SELECT (t, p_workflow[c], p_version[c], count(*), 0, count(*), v_now)::delta AS delta FROM new GROUP BY t, c
   )
   SELECT array_agg(outcome ORDER BY o), array_agg(coalesce(known, id) ORDER BY o), bool_or(rate IS NOT NULL),
          (SELECT array_agg(delta) FROM counted)

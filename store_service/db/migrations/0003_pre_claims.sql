@@ -10,6 +10,24 @@ CREATE TABLE tenure.worker_claim (
   claimed_at timestamptz NOT NULL
 ) WITH (fillfactor = 60);
 
+-- Since when the first ready task of a lane has been so; nothing is ready in it before `p_from`. What is ready is kept by priority,
+-- so it looks at the first of each, of few: with more of them `p_from` stays.
+CREATE FUNCTION tenure.first_ready(p_tenant text, p_workflow text, p_version int, p_from timestamptz) RETURNS timestamptz
+LANGUAGE plpgsql STABLE AS $$
+DECLARE v_priority bigint := 2147483648; v_at timestamptz; v_first timestamptz := 'infinity';
+BEGIN
+  FOR _ IN 1..8 LOOP
+    SELECT s.priority, s.ready_at INTO v_priority, v_at FROM task_state s
+    WHERE s.tenant_id = p_tenant AND s.workflow = p_workflow AND s.version = p_version AND s.ready AND s.ready_at >= p_from
+      AND s.priority < v_priority
+    ORDER BY s.priority DESC, s.ready_at LIMIT 1;
+    IF NOT FOUND THEN RETURN v_first; END IF;
+    v_first := least(v_first, v_at);
+    EXIT WHEN v_first = p_from;
+  END LOOP;
+  RETURN p_from;
+END $$;
+
 -- Takes ready tasks for a worker: tenants in the order of their turn, at most `p_quantum` tasks of one tenant in one visit
 -- while others have work too, by priority within it. `p_wait` is for a second pass after an empty first one: it waits for the
 -- first tenant in turn, and for its first task, where the first pass skips what others hold. `p_budget` bounds the bytes of
@@ -80,6 +98,7 @@ BEGIN
           CROSS JOIN LATERAL (
             SELECT s.task_id FROM task_state s
             WHERE s.tenant_id = l.tenant_id AND s.workflow = l.workflow AND s.version = l.version AND s.ready
+              AND s.ready_at >= l.ready_from
             ORDER BY s.priority DESC, s.ready_at, s.task_id LIMIT 1 FOR NO KEY UPDATE) q
           LIMIT 1;
         v_wait := false;
@@ -109,7 +128,7 @@ BEGIN
           JOIN lane l ON l.tenant_id = r.tenant_id AND l.workflow = c.w AND l.version = c.v AND l.open
           CROSS JOIN LATERAL (
             SELECT s.task_id, s.priority, s.ready_at FROM task_state s
-            WHERE s.tenant_id = r.tenant_id AND s.workflow = c.w AND s.version = c.v AND s.ready
+            WHERE s.tenant_id = r.tenant_id AND s.workflow = c.w AND s.version = c.v AND s.ready AND s.ready_at >= l.ready_from
             ORDER BY s.priority DESC, s.ready_at, s.task_id LIMIT r.n FOR NO KEY UPDATE SKIP LOCKED) q
           ORDER BY round LIMIT r.n) k
         ORDER BY k.round, r.turn, r.tenant_id LIMIT p_limit
@@ -130,7 +149,7 @@ BEGIN
         INSERT INTO history (tenant_id, task_id, line, event, at, worker_id, token)
         SELECT x.tenant_id, x.task_id, x.line, 'LEASED', v_now, p_worker, x.token FROM taken x
       ), counted AS (
-        SELECT (x.tenant_id, x.workflow, x.version, 0, count(*), -count(*))::delta AS delta
+        SELECT (x.tenant_id, x.workflow, x.version, 0, count(*), -count(*), NULL)::delta AS delta
         FROM taken x GROUP BY x.tenant_id, x.workflow, x.version
       )
       SELECT array_agg(x.tenant_id ORDER BY x.o), array_agg(x.task_id ORDER BY x.o), array_agg(x.token ORDER BY x.o),

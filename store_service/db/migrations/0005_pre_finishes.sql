@@ -70,8 +70,8 @@ BEGIN
     INSERT INTO history (tenant_id, task_id, line, event, at, worker_id, token, detail)
     SELECT x.tenant_id, x.task_id, x.line, x.event, v_now, x.w, x.k, coalesce(x.message, '') FROM ended x
   ), counted AS (
-    SELECT (x.tenant_id, x.workflow, x.version, -count(*) FILTER (WHERE NOT x.back), -count(*), count(*) FILTER (WHERE x.ready))::delta
-             AS delta
+    SELECT (x.tenant_id, x.workflow, x.version, -count(*) FILTER (WHERE NOT x.back), -count(*), count(*) FILTER (WHERE x.ready),
+            min(x.ready_at) FILTER (WHERE x.ready))::delta AS delta
     FROM ended x GROUP BY x.tenant_id, x.workflow, x.version
   )
   SELECT array_agg(x.o), array_agg(CASE WHEN x.back THEN x.ready_at END), bool_or(x.k > 1),

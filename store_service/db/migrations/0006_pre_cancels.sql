@@ -44,7 +44,7 @@ BEGIN
     SELECT e.tenant_id, e.task_id, e.line, 'CANCELLED', v_now, e.worker_id, CASE WHEN e.worker_id IS NOT NULL THEN e.token END
     FROM ended e
   ), counted AS (
-    SELECT array_agg((e.tenant_id, e.workflow, e.version, -1, -(e.was = 'LEASED')::int, -e.was_ready::int)::delta) AS deltas
+    SELECT array_agg((e.tenant_id, e.workflow, e.version, -1, -(e.was = 'LEASED')::int, -e.was_ready::int, NULL)::delta) AS deltas
     FROM ended e
   )
   SELECT array_agg(i.outcome ORDER BY i.o), array_agg(i.worker_id ORDER BY i.o), (SELECT c.deltas FROM counted c),

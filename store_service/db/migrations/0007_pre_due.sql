@@ -2,20 +2,22 @@
 
 -- Brings along what has fallen due: leases that ran out, rests that are over, deadlines, cancels past their grace, tasks
 -- that nobody waits for, reservations that nobody took over. Any claim may call it and a chore does; it is the only way by which time changes a task, and it
--- looks at each row under its lock, never at an earlier snapshot. Returns what it looked at.
+-- looks at each row under its lock, never at an earlier snapshot. Returns what it looked at, and whether there may
+-- be more: then at least a row of no task. Of what was due before `p_since` it looks at nothing, but where the clock was set back
+-- since then at all.
 --
 -- A lease that ran out counts as a crash if its worker had been heard of; otherwise the answer to the claim may have been
 -- lost. Past `p_max_crashes` leases, or ten, it counts all the same, as some work kills its worker before the first word.
-CREATE FUNCTION tenure.promote_due(p_limit int, p_grace_ms bigint, p_max_crashes int)
-RETURNS TABLE (tenant_id text, task_id uuid, event text, worker_id text, opened text[])
+CREATE FUNCTION tenure.promote_due(p_limit int, p_grace_ms bigint, p_max_crashes int, p_since timestamptz DEFAULT NULL)
+RETURNS TABLE (tenant_id text, task_id uuid, event text, worker_id text, opened text[], more boolean)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE v_now timestamptz := task_now(); v_tenants text[]; v_deltas delta[]; v_opened text[];
-  v_tenant text[]; v_task uuid[]; v_event text[]; v_worker text[]; v_forfeit text[]; v_due text[];
-  v_after timestamptz := '-infinity';
+  v_tenant text[]; v_task uuid[]; v_event text[]; v_worker text[]; v_forfeit text[]; v_due text[]; v_more boolean;
+  v_since timestamptz := CASE WHEN p_since <= v_now THEN p_since ELSE '-infinity' END; v_after timestamptz := v_since;
 BEGIN
   LOOP
-    SELECT array_agg(DISTINCT d.tenant_id), max(d.check_at) INTO v_due, v_after FROM (
+    SELECT array_agg(DISTINCT d.tenant_id), max(d.check_at), count(*) = p_limit INTO v_due, v_after, v_more FROM (
       SELECT s.tenant_id, s.check_at FROM task_state s WHERE s.check_at <= v_now AND s.check_at > v_after
       ORDER BY s.check_at LIMIT p_limit) d;
     IF v_due IS NULL THEN RETURN; END IF;
@@ -27,7 +29,7 @@ BEGIN
   END LOOP;
   v_now := task_now();
   WITH due AS MATERIALIZED (
-    SELECT s.* FROM task_state s WHERE s.check_at <= v_now AND s.tenant_id = ANY (v_tenants)
+    SELECT s.* FROM task_state s WHERE s.check_at <= v_now AND s.check_at > v_since AND s.tenant_id = ANY (v_tenants)
     ORDER BY s.check_at LIMIT p_limit FOR NO KEY UPDATE SKIP LOCKED
   ), judged AS (
     SELECT d.*, d.state = 'LEASED' AND d.expires_at <= v_now AS dead,
@@ -84,7 +86,7 @@ BEGIN
       changed_at = CASE WHEN d.event IN ('READY', 'NOTHING') THEN s.changed_at ELSE greatest(s.changed_at, v_now) END
     FROM decided d WHERE s.tenant_id = d.tenant_id AND s.task_id = d.task_id
     RETURNING s.tenant_id, s.task_id, s.workflow, s.version, d.event, d.state AS was, d.ready AS was_ready, s.state, s.ready,
-              d.worker_id, d.token, d.forfeit, s.lines - 1 AS line, s.failed_for,
+              s.ready_at, d.worker_id, d.token, d.forfeit, s.lines - 1 AS line, s.failed_for,
               CASE WHEN d.wait_kind = 'SIGNAL' THEN 'TIMEOUT' ELSE d.wait_kind END AS wake
   ), woken AS (
     UPDATE wait w SET wake = m.wake
@@ -105,7 +107,8 @@ BEGIN
     FROM moved m WHERE m.event NOT IN ('READY', 'NOTHING')
   )
   SELECT array_agg((m.tenant_id, m.workflow, m.version, CASE WHEN m.event IN ('CANCELLED', 'FAILED') THEN -1 ELSE 0 END,
-                    (m.state = 'LEASED')::int - (m.was = 'LEASED')::int, m.ready::int - m.was_ready::int)::delta),
+                    (m.state = 'LEASED')::int - (m.was = 'LEASED')::int, m.ready::int - m.was_ready::int,
+                    CASE WHEN m.ready AND NOT m.was_ready THEN m.ready_at END)::delta),
          array_agg(m.tenant_id), array_agg(m.task_id), array_agg(m.event), array_agg(m.worker_id),
          CASE WHEN count(m.forfeit) > 0 THEN array_agg(m.forfeit) END
   INTO v_deltas, v_tenant, v_task, v_event, v_worker, v_forfeit FROM moved m;
@@ -115,5 +118,9 @@ BEGIN
   END IF;
   PERFORM close_waits(v_tenant, v_task);
   v_opened := apply_deltas(v_deltas);
-  RETURN QUERY SELECT u.t, u.id, u.event, u.w, v_opened FROM unnest(v_tenant, v_task, v_event, v_worker) u(t, id, event, w);
+  RETURN QUERY SELECT u.t, u.id, u.event, u.w, v_opened, v_more FROM unnest(v_tenant, v_task, v_event, v_worker) u(t, id, event, w);
+  IF NOT FOUND AND v_more THEN
+    more := true;
+    RETURN NEXT;
+  END IF;
 END $$;

@@ -124,7 +124,8 @@ BEGIN
     UNION ALL
     SELECT m.tenant_id, m.task_id, m.lines - 1, 'WOKEN', v_now, NULL, NULL, p_kind[m.o] FROM moved m WHERE m.event = 'WOKEN'
   )
-  SELECT array_agg((m.tenant_id, m.workflow, m.version, CASE WHEN m.event = 'CANCELLED' THEN -1 ELSE 0 END, -1, m.ready::int)::delta)
+  SELECT array_agg((m.tenant_id, m.workflow, m.version, CASE WHEN m.event = 'CANCELLED' THEN -1 ELSE 0 END, -1, m.ready::int,
+                    CASE WHEN m.ready THEN v_now END)::delta)
   INTO v_deltas FROM moved m;
   PERFORM close_waits(p_tenant, p_task);
   v_opened := apply_deltas(v_deltas);
@@ -174,7 +175,7 @@ BEGIN
   UPDATE task_state s SET state = 'QUEUED', ready = true, ready_at = p_now, check_at = least(s.deadline_at, s.abandon_at),
     lines = s.lines + 1, change = s.change + 1, changed_at = greatest(s.changed_at, p_now)
   WHERE s.tenant_id = p_tenant AND s.task_id = p_task
-  RETURNING ARRAY[(s.tenant_id, s.workflow, s.version, 0, 0, 1)::delta], s.lines - 1 INTO v_deltas, v_line;
+  RETURNING ARRAY[(s.tenant_id, s.workflow, s.version, 0, 0, 1, p_now)::delta], s.lines - 1 INTO v_deltas, v_line;
   INSERT INTO history (tenant_id, task_id, line, event, at, detail) VALUES (p_tenant, p_task, v_line, 'WOKEN', p_now, p_wake);
   RETURN apply_deltas(v_deltas);
 END $$;

@@ -61,7 +61,7 @@ BEGIN
   WHERE t.tenant_id = p_tenant AND t.task_id = p_task;
   INSERT INTO history (tenant_id, task_id, line, event, at, detail)
     VALUES (p_tenant, p_task, 0, 'CREATED', v_now, 'forked from ' || p_source);
-  SELECT ARRAY[(t.tenant_id, t.workflow, t.version, 1, 0, 1)::delta] INTO v_deltas FROM task t
+  SELECT ARRAY[(t.tenant_id, t.workflow, t.version, 1, 0, 1, v_now)::delta] INTO v_deltas FROM task t
     WHERE t.tenant_id = p_tenant AND t.task_id = p_task;
   RETURN QUERY SELECT 'CREATED', p_task, apply_deltas(v_deltas);
 END $$;

@@ -91,7 +91,7 @@ BEGIN
       INSERT INTO history (tenant_id, task_id, line, event, at, detail)
       SELECT p_tenant, a.task_id, a.line, 'REDRIVEN', v_now, p_actor FROM again a
     )
-    SELECT array_agg((p_tenant, a.workflow, a.version, 1, 0, 1)::delta) INTO v_deltas FROM again a;
+    SELECT array_agg((p_tenant, a.workflow, a.version, 1, 0, 1, v_now)::delta) INTO v_deltas FROM again a;
     v_opened := apply_deltas(v_deltas);
   END IF;
   v_found := coalesce(v_found, '{}');

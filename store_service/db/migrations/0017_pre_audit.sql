@@ -21,6 +21,8 @@ CROSS JOIN LATERAL (
   SELECT coalesce(sum(l.ready), 0) AS lane_ready,
          coalesce(bool_and(l.open = (l.ready > 0 AND t.leased < t.max_leased AND NOT l.paused)
                            AND (l.ready = 0 OR l.turn = t.turn)
+                           AND NOT EXISTS (SELECT FROM tenure.task_state s WHERE s.tenant_id = l.tenant_id AND s.workflow = l.workflow
+                                             AND s.version = l.version AND s.ready AND s.ready_at < l.ready_from)
                            AND l.paused = (EXISTS (SELECT FROM tenure.pause p WHERE p.tenant_id = l.tenant_id
                                                      AND p.workflow IN ('', l.workflow) AND p.version IN (0, l.version))
                                              OR EXISTS (SELECT FROM tenure.move m WHERE m.tenant_id = l.tenant_id

@@ -14,7 +14,7 @@ BEGIN
   FROM (SELECT l.* FROM lane l WHERE l.open ORDER BY l.turn LIMIT p_lanes) l
   CROSS JOIN LATERAL (
     SELECT s.ready_at FROM task_state s
-    WHERE s.tenant_id = l.tenant_id AND s.workflow = l.workflow AND s.version = l.version AND s.ready
+    WHERE s.tenant_id = l.tenant_id AND s.workflow = l.workflow AND s.version = l.version AND s.ready AND s.ready_at >= l.ready_from
     ORDER BY s.priority DESC, s.ready_at, s.task_id LIMIT 1) h;
   RETURN QUERY SELECT v_ready, v_leased, greatest(v_outstanding - v_ready - v_leased, 0),
                       coalesce((extract(epoch FROM task_now() - v_oldest) * 1000)::bigint, 0);
