@@ -32,7 +32,7 @@ BEGIN
     ORDER BY s.tenant_id, s.task_id FOR NO KEY UPDATE OF s;
   v_now := task_now();
   SELECT e.epoch INTO v_epoch FROM epoch e;
-  -- All but the data is unnested, as an element of an array of texts is found by counting from its start.
+  -- All but the data is unnested: that is wide, and not looked at before it is written.
   WITH held AS (
     SELECT u.*, s.retries, s.cancel_requested_at IS NOT NULL AS wished,
            CASE WHEN u.disposition = 'FAILED' AND s.retries + 1 < u.max_attempts THEN 'RETRIED' ELSE u.disposition END AS event
