@@ -21,11 +21,11 @@ class ChoreRows:
 
     async def promote_due(
         self, limit: int, *, grace_ms: int, max_crashes: int, since: datetime | None = None
-    ) -> tuple[Sequence[asyncpg.Record], datetime | None]:
+    ) -> tuple[Sequence[asyncpg.Record], datetime]:
         """Brings along what has fallen due, since then or ever. Rows: tenant_id, task_id, event, worker_id, opened; and the
-        moment up to which nothing is left but what others hold, None where there may be more."""
+        moment before which nothing is due."""
         rows = await self._database.write(self._queries["promote_due"], limit, grace_ms, max_crashes, since)
-        return [row for row in rows if row["task_id"] is not None], None if rows[0]["more"] else rows[0]["looked_until"]
+        return [row for row in rows if row["task_id"] is not None], rows[0]["due_from"]
 
     async def forget_claims(self, older_than_ms: int, limit: int) -> None:
         """Forgets what workers took long ago."""

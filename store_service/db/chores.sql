@@ -2,9 +2,7 @@
 
 -- name: promote_due
 -- $1 most tasks, $2 grace ms of a cancel, $3 most crashes, $4 since when something may be due, or null
--- Where nothing was due it is one row of no task.
-SELECT n.at AS looked_until, p.tenant_id, p.task_id, p.event, p.worker_id, p.opened, p.more
-FROM (SELECT tenure.task_now() AS at OFFSET 0) n LEFT JOIN tenure.promote_due($1, $2, $3, $4) p ON true
+SELECT tenant_id, task_id, event, worker_id, opened, due_from FROM tenure.promote_due($1, $2, $3, $4)
 
 -- name: forget_claims
 -- $1 age in ms, $2 most rows

@@ -147,11 +147,13 @@ class Chores:
     async def _promote_due(self) -> int:
         async with self._promoting:
             self._next_promotion = None
-            since = self._due_mark.since(began := time.monotonic())
-            rows, until = await self._rows.promote_due(
-                PROMOTE_BATCH, grace_ms=self._cancel_grace_ms, max_crashes=self._max_crashes, since=since
-            )
-            self._due_mark.looked(since, until, began=began, ended=time.monotonic())
+            since, due_from = self._due_mark.since(began := time.monotonic()), None
+            try:
+                rows, due_from = await self._rows.promote_due(
+                    PROMOTE_BATCH, grace_ms=self._cancel_grace_ms, max_crashes=self._max_crashes, since=since
+                )
+            finally:
+                self._due_mark.looked(since, due_from, began=began, ended=time.monotonic())
         self.promoted += len(rows)
         if rows:
             self._wakeups.wake_lanes(rows[0]["opened"])

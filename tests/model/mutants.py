@@ -65,6 +65,9 @@ MUTANTS: Final = {
         "claim_tasks", "s.priority DESC, s.ready_at, s.task_id LIMIT r.n", "s.ready_at, s.task_id LIMIT r.n"
     ),
     "a tenant that is always first": Change("apply_deltas", "THEN nextval('turn') ELSE", "THEN 0 ELSE"),
+    "a lane that does not follow what is ready earlier": Change(
+        "apply_deltas", "ELSE least(l.ready_from, x.ready_at) END", "ELSE l.ready_from END"
+    ),
     "a repeated claim that takes more": Change("claim_tasks", "AND c.request_id = p_request", "AND false"),
     "a token that is used again": Change("claim_tasks", "token = s.token + 1", "token = greatest(s.token, 1)"),
     # Time.

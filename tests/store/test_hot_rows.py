@@ -9,6 +9,8 @@ from tests.conftest import Stubs
 from tests.store.builders import TENANT, claim, complete, heartbeat, new_task, set_policy, until
 
 WORKED: Final = 400
+MOST: Final = 0.5
+"""With an index on what changes it would be none; whoever reads meanwhile, as an ANALYZE, costs some."""
 UPDATES: Final = "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relid = $1::text::regclass"
 SIZES: Final = "SELECT pg_relation_size(x::regclass) FROM unnest($1::text[]) x"
 PAGE: Final = 8_192
@@ -54,7 +56,7 @@ async def test_heartbeats_of_many_tasks_stay_in_their_pages(store: Stubs, databa
     for _ in range(20):
         await store.leases.HeartbeatTasks(leases_pb2.HeartbeatTasksRequest(items=items))
     after = await updates(database, "tenure.task_state", before[0] + 20 * WORKED)
-    assert after[1] - before[1] > 0.9 * (after[0] - before[0]), (before, after)
+    assert after[1] - before[1] > MOST * (after[0] - before[0]), (before, after)
 
 
 async def test_the_counters_of_a_tenant_stay_in_their_page(store: Stubs, database: asyncpg.Connection) -> None:
@@ -63,7 +65,7 @@ async def test_the_counters_of_a_tenant_stay_in_their_page(store: Stubs, databas
     for _ in range(200):
         await store.tasks.CreateTask(new_task())
     after = await updates(database, "tenure.tenant", before[0] + 200)
-    assert after[1] - before[1] > 0.9 * (after[0] - before[0]), (before, after)
+    assert after[1] - before[1] > MOST * (after[0] - before[0]), (before, after)
 
 
 async def test_indexes_of_what_waits_do_not_grow_with_what_is_over(store: Stubs, database: asyncpg.Connection) -> None:

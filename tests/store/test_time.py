@@ -31,7 +31,7 @@ from tests.store.builders import (
     until,
 )
 
-PROMOTE = "SELECT event FROM tenure.promote_due(500, 30000, 20)"
+PROMOTE = "SELECT event FROM tenure.promote_due(500, 30000, 20) WHERE task_id IS NOT NULL"
 
 
 async def lose_worker(store: Stubs, database: asyncpg.Connection, clock: Clock, *, lived: bool) -> leases_pb2.LeasedTask:

@@ -10,8 +10,8 @@ CREATE TABLE tenure.worker_claim (
   claimed_at timestamptz NOT NULL
 ) WITH (fillfactor = 60);
 
--- Since when the first ready task of a lane has been so; nothing is ready in it before `p_from`. What is ready is kept by priority,
--- so it looks at the first of each, of few: with more of them `p_from` stays.
+-- Since when the first ready task of a lane has been so; nothing is ready in it before `p_from`. What is ready is kept by
+-- priority, so it looks at the first of each, of seven: with more of them `p_from` stays.
 CREATE FUNCTION tenure.first_ready(p_tenant text, p_workflow text, p_version int, p_from timestamptz) RETURNS timestamptz
 LANGUAGE plpgsql STABLE AS $$
 DECLARE v_priority bigint := 2147483648; v_at timestamptz; v_first timestamptz := 'infinity';

@@ -2,31 +2,39 @@
 
 -- Brings along what has fallen due: leases that ran out, rests that are over, deadlines, cancels past their grace, tasks
 -- that nobody waits for, reservations that nobody took over. Any claim may call it and a chore does; it is the only way by which time changes a task, and it
--- looks at each row under its lock, never at an earlier snapshot. Returns what it looked at, and whether there may
--- be more: then at least a row of no task. Of what was due before `p_since` it looks at nothing, but where the clock was set back
--- since then at all.
+-- looks at each row under its lock, never at an earlier snapshot. Returns what it looked at, or a row of no task; in each row,
+-- since when the first was due that it saw, or up to when it looked if it saw none. Before that nothing is due, so the next look
+-- may begin there, `p_since`; where the clock was set back meanwhile it looks at all.
 --
 -- A lease that ran out counts as a crash if its worker had been heard of; otherwise the answer to the claim may have been
 -- lost. Past `p_max_crashes` leases, or ten, it counts all the same, as some work kills its worker before the first word.
 CREATE FUNCTION tenure.promote_due(p_limit int, p_grace_ms bigint, p_max_crashes int, p_since timestamptz DEFAULT NULL)
-RETURNS TABLE (tenant_id text, task_id uuid, event text, worker_id text, opened text[], more boolean)
+RETURNS TABLE (tenant_id text, task_id uuid, event text, worker_id text, opened text[], due_from timestamptz)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE v_now timestamptz := task_now(); v_tenants text[]; v_deltas delta[]; v_opened text[];
-  v_tenant text[]; v_task uuid[]; v_event text[]; v_worker text[]; v_forfeit text[]; v_due text[]; v_more boolean;
+  v_tenant text[]; v_task uuid[]; v_event text[]; v_worker text[]; v_forfeit text[]; v_due text[];
   v_since timestamptz := CASE WHEN p_since <= v_now THEN p_since ELSE '-infinity' END; v_after timestamptz := v_since;
+  v_from timestamptz := v_now; v_seen timestamptz;
 BEGIN
   LOOP
-    SELECT array_agg(DISTINCT d.tenant_id), max(d.check_at), count(*) = p_limit INTO v_due, v_after, v_more FROM (
+    SELECT array_agg(DISTINCT d.tenant_id), max(d.check_at),
+           min(d.check_at) FILTER (WHERE NOT EXISTS (SELECT FROM away a WHERE a.tenant_id = d.tenant_id))
+    INTO v_due, v_after, v_seen FROM (
       SELECT s.tenant_id, s.check_at FROM task_state s WHERE s.check_at <= v_now AND s.check_at > v_after
       ORDER BY s.check_at LIMIT p_limit) d;
-    IF v_due IS NULL THEN RETURN; END IF;
+    v_from := least(v_from, v_seen);
+    EXIT WHEN v_due IS NULL;
     SELECT array_agg(x.tenant_id) INTO v_tenants
     FROM (SELECT t.tenant_id FROM tenant t
       WHERE t.tenant_id = ANY (v_due) AND NOT EXISTS (SELECT FROM away a WHERE a.tenant_id = t.tenant_id)
       FOR NO KEY UPDATE SKIP LOCKED) x;
     EXIT WHEN v_tenants IS NOT NULL;    -- otherwise others hold all of these: what fell due after them
   END LOOP;
+  IF v_due IS NULL THEN
+    RETURN QUERY SELECT NULL, NULL::uuid, NULL, NULL, '{}'::text[], v_from;
+    RETURN;
+  END IF;
   v_now := task_now();
   WITH due AS MATERIALIZED (
     SELECT s.* FROM task_state s WHERE s.check_at <= v_now AND s.check_at > v_since AND s.tenant_id = ANY (v_tenants)
@@ -118,9 +126,6 @@ BEGIN
   END IF;
   PERFORM close_waits(v_tenant, v_task);
   v_opened := apply_deltas(v_deltas);
-  RETURN QUERY SELECT u.t, u.id, u.event, u.w, v_opened, v_more FROM unnest(v_tenant, v_task, v_event, v_worker) u(t, id, event, w);
-  IF NOT FOUND AND v_more THEN
-    more := true;
-    RETURN NEXT;
-  END IF;
+  RETURN QUERY SELECT u.t, u.id, u.event, u.w, v_opened, v_from
+    FROM (SELECT) one LEFT JOIN unnest(v_tenant, v_task, v_event, v_worker) u(t, id, event, w) ON true;
 END $$;
