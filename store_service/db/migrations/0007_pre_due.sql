@@ -15,26 +15,26 @@ LANGUAGE plpgsql AS $$
 DECLARE v_now timestamptz := task_now(); v_tenants text[]; v_deltas delta[]; v_opened text[];
   v_tenant text[]; v_task uuid[]; v_event text[]; v_worker text[]; v_forfeit text[]; v_due text[];
   v_since timestamptz := CASE WHEN p_since <= v_now THEN p_since ELSE '-infinity' END; v_after timestamptz := v_since;
-  v_from timestamptz := v_now; v_seen timestamptz;
+  v_from timestamptz := v_now; v_first_at timestamptz[];
 BEGIN
   LOOP
-    SELECT array_agg(DISTINCT d.tenant_id), max(d.check_at),
-           min(d.check_at) FILTER (WHERE NOT EXISTS (SELECT FROM away a WHERE a.tenant_id = d.tenant_id))
-    INTO v_due, v_after, v_seen FROM (
-      SELECT s.tenant_id, s.check_at FROM task_state s WHERE s.check_at <= v_now AND s.check_at > v_after
-      ORDER BY s.check_at LIMIT p_limit) d;
-    v_from := least(v_from, v_seen);
-    EXIT WHEN v_due IS NULL;
+    SELECT array_agg(t.tenant_id), array_agg(t.first_at), max(t.last_at) INTO v_due, v_first_at, v_after FROM (
+      SELECT d.tenant_id, min(d.check_at) AS first_at, max(d.check_at) AS last_at FROM (
+        SELECT s.tenant_id, s.check_at FROM task_state s WHERE s.check_at <= v_now AND s.check_at > v_after
+        ORDER BY s.check_at LIMIT p_limit) d
+      GROUP BY d.tenant_id) t;
+    IF v_due IS NULL THEN
+      RETURN QUERY SELECT NULL, NULL::uuid, NULL, NULL, '{}'::text[], v_from;
+      RETURN;
+    END IF;
+    v_from := least(v_from, (SELECT min(u.first_at) FROM unnest(v_due, v_first_at) u(t, first_at)
+                             WHERE NOT EXISTS (SELECT FROM away a WHERE a.tenant_id = u.t)));
     SELECT array_agg(x.tenant_id) INTO v_tenants
     FROM (SELECT t.tenant_id FROM tenant t
       WHERE t.tenant_id = ANY (v_due) AND NOT EXISTS (SELECT FROM away a WHERE a.tenant_id = t.tenant_id)
       FOR NO KEY UPDATE SKIP LOCKED) x;
     EXIT WHEN v_tenants IS NOT NULL;    -- otherwise others hold all of these: what fell due after them
   END LOOP;
-  IF v_due IS NULL THEN
-    RETURN QUERY SELECT NULL, NULL::uuid, NULL, NULL, '{}'::text[], v_from;
-    RETURN;
-  END IF;
   v_now := task_now();
   WITH due AS MATERIALIZED (
     SELECT s.* FROM task_state s WHERE s.check_at <= v_now AND s.check_at > v_since AND s.tenant_id = ANY (v_tenants)
