@@ -40,7 +40,8 @@ async def test_who_pings_too_often_is_hung_up_on_and_our_clients_do_not(store: S
 async def counting(port: int) -> AsyncIterator[tuple[int, list[asyncio.StreamWriter]]]:
     """A port that leads to another, and the connections that were made through it."""
     connections: list[asyncio.StreamWriter] = []
-    pumps: set[asyncio.Task[None]] = set()
+    ends: list[asyncio.StreamWriter] = []
+    tasks: set[asyncio.Task[None]] = set()
 
     async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError):
@@ -51,21 +52,25 @@ async def counting(port: int) -> AsyncIterator[tuple[int, list[asyncio.StreamWri
             finally:
                 writer.close()
 
-    async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connections.append(writer)
+    async def lead(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         far_reader, far_writer = await asyncio.open_connection("127.0.0.1", port)
+        ends.append(far_writer)
         for pair in ((reader, far_writer), (far_reader, writer)):
-            pumps.add(asyncio.create_task(pump(*pair)))
+            tasks.add(asyncio.create_task(pump(*pair)))
 
-    server = await asyncio.start_server(connect, "127.0.0.1", 0)
+    def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(writer)
+        tasks.add(asyncio.create_task(lead(reader, writer)))
+
+    server = await asyncio.start_server(connected, "127.0.0.1", 0)
     try:
         yield server.sockets[0].getsockname()[1], connections
     finally:
         server.close()
-        for task in pumps:
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*pumps, return_exceptions=True)
-        for writer in connections:
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for writer in (*connections, *ends):
             writer.close()
 
 
