@@ -237,7 +237,7 @@ async def test_what_a_task_asks_is_told_and_its_answer_goes_on_in_the_same_strea
                 await client.update_task(handle, answers)
         assert snapshot.result is not None
         assert snapshot.result.text == "Deleted a"
-    assert list(dict.fromkeys(states)) == ["working", "input_required", "completed"]
+    assert list(dict.fromkeys(state for state in states if state != "working")) == ["input_required", "completed"]
 
 
 async def test_more_tasks_than_one_stream_may_have_are_listened_to(pair: Pair, client: TaskClient) -> None:
