@@ -67,7 +67,7 @@ MUTANTS: Final = {
     ),
     "a tenant that is always first": Change("apply_deltas", "THEN nextval('turn') ELSE", "THEN 0 ELSE"),
     "a lane that does not follow what is ready earlier": Change(
-        "apply_deltas", "ELSE least(l.ready_from, x.ready_at) END", "ELSE l.ready_from END"
+        "apply_deltas", "least(x.ready_at, CASE WHEN x.ready < 0", "least(NULL, CASE WHEN x.ready < 0"
     ),
     "a repeated claim that takes more": Change("claim_tasks", "AND c.request_id = p_request", "AND false"),
     "a token that is used again": Change("claim_tasks", "token = s.token + 1", "token = greatest(s.token, 1)"),

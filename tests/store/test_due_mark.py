@@ -1,4 +1,4 @@
-"""Looks for what fell due that begin where the last one ended: what they leave, and when all is looked at again."""
+"""Looks for what fell due that begin where the last one saw the first: what they leave, and when all is looked at again."""
 
 from datetime import UTC, datetime, timedelta
 

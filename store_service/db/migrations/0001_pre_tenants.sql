@@ -141,8 +141,8 @@ BEGIN
     UPDATE lane l SET ready = l.ready + x.ready, turn = x.turn,
       open = x.room AND NOT l.paused AND l.ready + x.ready > 0,
       ready_from = CASE WHEN l.ready + x.ready = 0 THEN 'infinity'
-                        WHEN x.ready < 0 THEN least(first_ready(l.tenant_id, l.workflow, l.version, l.ready_from), x.ready_at)
-                        ELSE least(l.ready_from, x.ready_at) END
+                        ELSE least(x.ready_at, CASE WHEN x.ready < 0
+                          THEN first_ready(l.tenant_id, l.workflow, l.version, l.ready_from) ELSE l.ready_from END) END
     FROM touched x WHERE l.tenant_id = x.tenant_id AND l.workflow = x.workflow AND l.version = x.version
     RETURNING l.workflow, l.version, l.open AND (x.ready > 0 OR NOT x.had_room) AS opened
   )
