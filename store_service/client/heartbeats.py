@@ -9,6 +9,7 @@ import grpc
 import structlog
 from taskstore.v1 import leases_pb2, leases_pb2_grpc
 
+from store_service.client.batches import MOST_ITEMS
 from store_service.client.channel import open_blocking_channel
 from store_service.client.errors import StoreError, from_rpc_error, from_status
 from store_service.client.held import HeldLease, StopReason
@@ -19,7 +20,6 @@ from store_service.client.tls import Tls
 _MOST_INTERVAL_SECONDS: Final = 2.0  # also how long a worker may not know that a task's end is wished for
 _MOST_CALL_SECONDS: Final = 5.0
 _RETRY_SECONDS: Final = 0.25
-_BATCH: Final = 500
 _IDLE_SECONDS: Final = 3600.0
 _LEAST_INTERVAL_SECONDS: Final = 0.1  # however often the store asks for a heartbeat
 
@@ -86,13 +86,8 @@ class Heartbeats:
         stub = leases_pb2_grpc.LeaseServiceStub(self._channel)
         not_before = 0.0
         while (due := self._wait_for_due(not_before)) is not None:
-            for first in range(0, len(due), _BATCH):
-                try:
-                    answered = self._beat(stub, due[first : first + _BATCH])
-                except Exception:  # noqa: BLE001 (without this thread every lease would be lost, again and again)
-                    self._log.exception("heartbeats failed unexpectedly")
-                    answered = False
-                not_before = 0.0 if answered else time.monotonic() + _RETRY_SECONDS
+            answered = [self._try_beat(stub, due[first : first + MOST_ITEMS]) for first in range(0, len(due), MOST_ITEMS)]
+            not_before = 0.0 if all(answered) else time.monotonic() + _RETRY_SECONDS
 
     def _wait_for_due(self, not_before: float) -> list[HeldLease] | None:
         """The leases whose turn it is, once there are any; None at the end. What is overdue meanwhile is lost."""
@@ -114,6 +109,13 @@ class Heartbeats:
         beaten_at = self._beaten_at[held]
         is_asked = beaten_at <= self._asked_at
         return beaten_at + (_LEAST_INTERVAL_SECONDS if is_asked else _interval(held))
+
+    def _try_beat(self, stub: leases_pb2_grpc.LeaseServiceStub, batch: list[HeldLease]) -> bool:
+        try:
+            return self._beat(stub, batch)
+        except Exception:  # noqa: BLE001 (without this thread every lease would be lost, again and again)
+            self._log.exception("heartbeats failed unexpectedly")
+            return False
 
     def _beat(self, stub: leases_pb2_grpc.LeaseServiceStub, batch: list[HeldLease]) -> bool:
         sent_at = time.monotonic()

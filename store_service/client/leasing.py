@@ -11,6 +11,7 @@ from typing import Final
 import structlog
 from taskstore.v1 import leases_pb2, leases_pb2_grpc
 
+from store_service.client.batches import MOST_ITEMS
 from store_service.client.calls import call, call_once
 from store_service.client.completions import Completion, Completions
 from store_service.client.errors import StoreError
@@ -67,19 +68,20 @@ class Leasing:
         """Why no work comes, or None."""
 
     async def take(self, free: int, *, most_along: int) -> list[Taken]:
-        """Up to `free` tasks, once the store has answered; none when none became ready in time.
+        """Up to `free` tasks and no more than one call gives, once the store has answered; none when none became ready in time.
 
         Completions that wait are taken along, at most `most_along`, and as many tasks more are taken. Such a call does not wait
         for work. While a call waits for work, or is repeated, no completion waits for it.
         """
-        along = self._completions.take(most_along)
+        free = min(free, MOST_ITEMS)
+        along = self._completions.take(min(most_along, MOST_ITEMS))
         if not along and free <= 0:
             return []
         if not along:
             self._completions.close()
             if self._pause_seconds:
                 await asyncio.sleep(self._pause_seconds)
-        limit = max(1, free + len(along))
+        limit = min(MOST_ITEMS, max(1, free + len(along)))
         request = self._new_request(limit, wait_seconds=0.0 if along else self._wait_seconds)
         first_sent_at = time.monotonic()
         is_repeated = False

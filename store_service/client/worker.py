@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_MOST_CONCURRENCY: Final = 500  # as many as one call takes, and one batch of heartbeats
+_MOST_CONCURRENCY: Final = 2_000  # each is extended every two seconds
 _BEGUN_AT_ONCE: Final = 25
 _AFTER_FAULT_SECONDS: Final = 1.0
 _STOP_SECONDS: Final = 5.0  # what all runs have to stop and be given back in, once the drain is over
@@ -58,7 +58,7 @@ class Worker:
     - `tls`: the files of an encrypted connection; none means that it is not encrypted.
     - `name`: what its `worker_id` begins with; where the store knows its workers, the one that its policy gives this one.
     - `tenants`: only work of these tenants; none means of all that this worker may serve.
-    - `concurrency`: how many tasks run at once, 1 to 500; never more are leased.
+    - `concurrency`: how many tasks run at once, 1 to 2,000; never more are leased.
     - `lease_seconds`: how long the store waits for this process before it gives its tasks to another, 1 to 900; a workflow
       may say otherwise of its own.
     - `worker_id`: unique to this start of the process; made up when absent.

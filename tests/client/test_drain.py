@@ -145,7 +145,7 @@ async def get(worker: Worker, path: str) -> tuple[int, str]:
 def test_settings_that_the_store_would_refuse_are_refused_at_once() -> None:
     for settings in (
         {"concurrency": 0},
-        {"concurrency": 501},
+        {"concurrency": 2_001},
         {"lease_seconds": 0.5},
         {"lease_seconds": 901},
         {"worker_id": "a b"},

@@ -1,0 +1,75 @@
+"""A worker of more tasks than one call takes: calls of many are as large as they may be, and no lease is forgotten."""
+
+import asyncio
+from typing import Any
+
+from taskstore.v1 import tenants_pb2
+
+from store_service.client import Context, TaskStore, Worker
+from store_service.client.batches import MOST_ITEMS
+from tests.client.fake_store import FakeStore, new_worker, outcomes
+from tests.conftest import Stubs
+from tests.store.builders import TENANT, new_task, set_policy
+
+COUNT = 2 * MOST_ITEMS + 200
+
+
+async def test_it_takes_and_writes_no_more_in_a_call_than_one_takes(fake: FakeStore) -> None:
+    worker, running, opened = new_worker(fake, lease_seconds=60.0, concurrency=COUNT), 0, asyncio.Event()
+
+    @worker.workflow("report")
+    async def report(ctx: Context, args: Any) -> str:
+        nonlocal running
+        running += 1
+        await opened.wait()
+        return "done"
+
+    tasks = [fake.add() for _ in range(2 * COUNT)]
+    fake.refuse("LeaseTasks", "STORAGE_UNAVAILABLE")
+    async with worker:
+        await fake.until(lambda: running == COUNT)
+        assert [request.limit for request in fake.of("LeaseTasks")] == [MOST_ITEMS, MOST_ITEMS, MOST_ITEMS, 200]
+        opened.set()
+        await fake.ended(*tasks)
+    assert outcomes(worker) == {"completed": len(tasks)}
+    assert all(task.attempts == 1 for task in tasks)
+    together = fake.of("CompleteAndLeaseTasks")
+    assert max(request.limit for request in (*fake.of("LeaseTasks"), *(one.lease for one in together))) == MOST_ITEMS
+    assert all(len(request.items) <= MOST_ITEMS for request in (*together, *fake.of("CompleteTasks")))
+
+
+async def test_all_its_leases_are_extended_also_when_the_first_call_for_it_fails(fake: FakeStore) -> None:
+    worker = new_worker(fake, lease_seconds=6, concurrency=COUNT)
+    fake.refuse("HeartbeatTasks", "STORAGE_UNAVAILABLE")
+    tasks = [fake.add() for _ in range(COUNT)]
+
+    @worker.workflow("report")
+    async def report(ctx: Context, args: Any) -> str:
+        await fake.until(lambda: all(task.heartbeats for task in tasks))
+        return "done"
+
+    async with worker:
+        await fake.ended(*tasks)
+    assert outcomes(worker) == {"completed": COUNT}
+    assert max(len(request.items) for request in fake.of("HeartbeatTasks")) == MOST_ITEMS
+
+
+async def test_all_it_runs_is_given_back_when_it_ends(store: Stubs) -> None:
+    worker, running = Worker(store.address, concurrency=COUNT, drain_seconds=0.0), 0
+
+    @worker.workflow("report")
+    async def report(ctx: Context, args: Any) -> None:
+        nonlocal running
+        running += 1
+        await asyncio.Event().wait()
+
+    await set_policy(store, outstanding=COUNT, leased=COUNT)
+    async with TaskStore.connect(store.address) as client:
+        await asyncio.gather(*(client.create_task(new_task()) for _ in range(COUNT)))
+    async with worker:
+        async with asyncio.timeout(60):
+            while running < COUNT:
+                await asyncio.sleep(0.01)
+    assert outcomes(worker) == {"released": COUNT}
+    tenant = (await store.tenants.GetTenant(tenants_pb2.GetTenantRequest(tenant_id=TENANT))).tenant
+    assert (tenant.leased, tenant.outstanding) == (0, COUNT)
