@@ -15,7 +15,11 @@ from tests.benchmarks.plan import Plan
 from tests.benchmarks.world import World
 from tests.pair import Process
 
-WHAT: Final = "no-op tasks run by one worker"
+AT_ONCE: Final[Mapping[str, int]] = {
+    "no-op tasks run by one worker": 500,
+    "no-op tasks run by one worker, 2,000 at once": 2_000,
+}
+"""What is measured, and how many tasks the worker runs at once."""
 LEAST: Final = 2_000
 _COUNTED_FROM: Final = 0.9
 _PEERS: Final[Mapping[str, tuple[str, float]]] = {
@@ -28,52 +32,58 @@ _PEERS: Final[Mapping[str, tuple[str, float]]] = {
 }
 """Of each peer the figure, and how many times as fast we are to be."""
 NO_RPC: Final = "the schema without RPC"
-OURS: Final = "ours"
 _USUAL: Final[Mapping[str, float]] = {
-    OURS: 3_000, NO_RPC: 4_000, "pgqueuer": 6_000, "procrastinate": 200, "dbos": 250, "absurd": 800, "docket": 500,
-    "oban": 1_800,
+    **dict.fromkeys(AT_ONCE, 3_000), NO_RPC: 4_000, "pgqueuer": 6_000, "procrastinate": 200, "dbos": 250, "absurd": 800,
+    "docket": 500, "oban": 1_800,
 }  # fmt: skip
 """Tasks a second on two cores: how many a short first round needs."""
 
 
 async def p5(world: World, plan: Plan) -> list[Figure]:
     """Against pgqueuer."""
-    return await _against(world, plan, ["pgqueuer"])
+    return await _against(world, plan, ["pgqueuer"], workers=list(AT_ONCE))
 
 
 async def p6(world: World, plan: Plan) -> list[Figure]:
     """Against the others, and against the same schema without RPC."""
-    return await _against(world, plan, [name for name, (figure, _) in _PEERS.items() if figure == "P6"], no_rpc=True)
+    names = [name for name, (figure, _) in _PEERS.items() if figure == "P6"]
+    return await _against(world, plan, names, workers=list(AT_ONCE)[:1], no_rpc=True)
 
 
-async def _against(world: World, plan: Plan, names: list[str], *, no_rpc: bool = False) -> list[Figure]:
-    figures = {name: Figure(_PEERS[name][0], WHAT, name, "peer", Target("at least", _PEERS[name][1])) for name in names}
+async def _against(world: World, plan: Plan, names: list[str], *, workers: Sequence[str], no_rpc: bool = False) -> list[Figure]:
+    figures = {
+        (what, name): Figure(_PEERS[name][0], what, name, "peer", Target("at least", _PEERS[name][1]))
+        for what in workers
+        for name in names
+    }
     with plan.part("install"):
-        where = {name: await _address(world, name, figures[name]) for name in names}
+        where = {name: await _address(world, name, [figures[what, name] for what in workers]) for name in names}
         await asyncio.gather(*(peer.run(name, at, "install") for name, at in where.items() if at.startswith("postgres")))
     if no_rpc:
-        figures[NO_RPC] = Figure("P6", WHAT, NO_RPC, "limit", Target("at least", 0.6))
-    rates = {name: _USUAL[name] if plan.is_quick else 0.0 for name in (OURS, *figures)}
-    used: list[dict[str, float]] = []
+        figures |= {(what, NO_RPC): Figure("P6", what, NO_RPC, "limit", Target("at least", 0.6)) for what in workers}
+    rates = {name: _USUAL[name] if plan.is_quick else 0.0 for name in (*workers, *names, NO_RPC)}
+    used: dict[str, list[dict[str, float]]] = {what: [] for what in workers}
     rounds = plan.dear_rounds if no_rpc else plan.rounds
     for number in range(plan.is_quick, rounds + 1):  # the one before the first tells how many tasks the others need
-        with plan.part(OURS):
-            rates[OURS], cpu = await drain(world, plan.tasks(rates[OURS], least=LEAST))
-        used += [cpu] * bool(number)
-        for name, figure in figures.items():
-            if figure.missing:
-                continue
+        for what in workers:
+            with plan.part("ours"):
+                rates[what], cpu = await drain(world, plan.tasks(rates[what], least=LEAST), at_once=AT_ONCE[what])
+            used[what] += [cpu] * bool(number)
+        for name in dict.fromkeys(name for (_, name), figure in figures.items() if not figure.missing):
             with plan.part(name):
-                rates[name] = await _rate_of(world, plan, name, where.get(name, ""), rates[name], figure)
-            if number:
-                figure.ours, figure.theirs = [*figure.ours, rates[OURS]], [*figure.theirs, rates[name]]
-            plan.tell(f"{figure.id} round {number}: {rates['ours']:,.0f} /s against {rates[name]:,.0f} /s of {name}")
-    for figure in figures.values():
-        figure.cpu = plan.median_of(used) | figure.cpu
+                rates[name], theirs = await _rate_of(world, plan, name, where.get(name, ""), rates[name])
+            for what in workers:
+                figure = figures[what, name]
+                figure.cpu |= theirs
+                if number:
+                    figure.ours, figure.theirs = [*figure.ours, rates[what]], [*figure.theirs, rates[name]]
+                plan.tell(f"{figure.id} round {number}: {rates[what]:,.0f} /s against {rates[name]:,.0f} /s of {name}")
+    for (what, _), figure in figures.items():
+        figure.cpu = plan.median_of(used[what]) | figure.cpu
     return list(figures.values())
 
 
-async def _address(world: World, name: str, figure: Figure) -> str:
+async def _address(world: World, name: str, figures: Sequence[Figure]) -> str:
     """The address of a peer's database, or Redis, which is empty."""
     try:
         await asyncio.to_thread(peer.python_of, name)
@@ -81,27 +91,33 @@ async def _address(world: World, name: str, figure: Figure) -> str:
             return (await world.start_redis())[0]
         return await peer.fresh_database(world.dsn, name)
     except peer.MissingPeerError as error:
-        figure.missing = str(error)
+        for figure in figures:
+            figure.missing = str(error)
         return ""
 
 
-async def _rate_of(world: World, plan: Plan, name: str, address: str, before: float, figure: Figure) -> float:
+async def _rate_of(world: World, plan: Plan, name: str, address: str, before: float) -> tuple[float, dict[str, float]]:
+    """The rate of a peer, and its CPU where it tells it."""
     if name == NO_RPC:
-        return await drain_without_rpc(world, plan.tasks(before, least=LEAST))
+        return await drain_without_rpc(world, plan.tasks(before, least=LEAST)), {}
     count = plan.tasks(before)
     measured = await peer.run(name, address, "drain", str(count))
-    figure.cpu[name] = measured["cpu_us"]
-    return float(count / measured["seconds"])
+    return float(count / measured["seconds"]), {name: measured["cpu_us"]}
 
 
-async def drain(world: World, count: int, *, stores: Sequence[str] = (), **others: Process) -> tuple[float, dict[str, float]]:
+async def drain(
+    world: World, count: int, *, at_once: int = 500, stores: Sequence[str] = (), **others: Process
+) -> tuple[float, dict[str, float]]:
     """The rate at which workers, one at each of these stores, end so many tasks, from when they have ended the first tenth of
     them; and the CPU."""
     async with api(world.pair.store_address) as store:
         await store.lift_limits()
         await store.create(count, workflow="nothing")
         places = stores or [world.pair.store_address]
-        workers = {f"worker_{number}": world.start_worker(f"worker-{number}", store=at) for number, at in enumerate(places, 1)}
+        workers = {
+            f"worker_{number}": world.start_worker(f"worker-{number}", store=at, at_once=at_once)
+            for number, at in enumerate(places, 1)
+        }
         meter = await world.meter(**workers, **others)
         began, left_then = 0.0, count
         while left := await store.outstanding():

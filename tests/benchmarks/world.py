@@ -55,10 +55,10 @@ class World:
         self._others.append(process)
         return process
 
-    def start_worker(self, name: str = "worker", *, store: str | None = None) -> Process:
+    def start_worker(self, name: str = "worker", *, store: str | None = None, at_once: int = 500) -> Process:
         """Starts a worker that has nothing to do for its tasks."""
         address = store or self.pair.store_address
-        process = self.start(name, "-m", "tests.benchmarks.programs.worker", address, name)
+        process = self.start(name, "-m", "tests.benchmarks.programs.worker", address, name, str(at_once))
         if self._profile is not None:
             self._profile.watch(process)
         return process

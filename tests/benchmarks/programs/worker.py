@@ -1,4 +1,4 @@
-"""A worker with nothing to do: python -m tests.benchmarks.programs.worker STORE NAME"""
+"""A worker with nothing to do: python -m tests.benchmarks.programs.worker STORE NAME AT_ONCE"""
 
 import sys
 from typing import Any
@@ -6,13 +6,12 @@ from typing import Any
 from store_service.client import Context, Worker
 from store_service.telemetry import configure_logs
 
-CONCURRENCY = 500
-
 
 def main() -> None:
     """Works until SIGTERM."""
     configure_logs(level="warning")
-    worker = Worker(sys.argv[1], concurrency=CONCURRENCY, worker_id=sys.argv[2])
+    store, name, at_once = sys.argv[1:]
+    worker = Worker(store, concurrency=int(at_once), worker_id=name)
 
     @worker.workflow("nothing")
     async def nothing(_ctx: Context, _args: dict[str, Any]) -> dict[str, Any]:
