@@ -53,7 +53,8 @@ class FakeTasks:
         return self._give(self.answers[method].popleft(), context)
 
     def _watch(self, requests: Iterator[tasks_pb2.WatchTasksRequest], context: Any) -> Iterator[tasks_pb2.WatchTasksResponse]:
-        """What is told of a task is told once the task is watched, under the number that it has then."""
+        """Nothing is told, and no stream ends, before it was asked; of a task nothing before that is watched, and then under
+        the number that it has."""
         numbers: dict[str, int] = {}
         heard = threading.Condition()
 
@@ -66,6 +67,9 @@ class FakeTasks:
                         heard.notify_all()
 
         threading.Thread(target=listen, daemon=True).start()
+        with heard:
+            while not numbers:
+                assert heard.wait(10)
         for answer in self.answers["WatchTasks"].popleft():
             if isinstance(answer, Told):
                 with heard:
