@@ -18,7 +18,7 @@ from google.rpc import status_pb2
 from prometheus_client import CollectorRegistry, Histogram
 
 from store_service.client.calls import Method, call_once
-from store_service.client.errors import StoreError, from_status, same_error
+from store_service.client.errors import StoreError, from_status, given_up, same_error
 from store_service.turns import Turns
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class Batcher(Generic[Request, Response]):
         waits for it any more.
         """
         if self._is_closed:
-            raise _given_up()
+            raise given_up()
         if self._waiting.count >= MOST_WAITING:
             raise StoreError("too many calls wait here", reason="OVERLOADED", code=grpc.StatusCode.RESOURCE_EXHAUSTED)
         loop = self._loop = self._loop or asyncio.get_running_loop()  # which costs a system call
@@ -176,7 +176,7 @@ class Batcher(Generic[Request, Response]):
         if self._expiry is not None:
             self._expiry.cancel()
         for item in self._waiting:
-            _answer(item, _given_up())
+            _answer(item, given_up())
         for call in self._calls:
             if call.task is not None:
                 call.task.cancel()
@@ -243,7 +243,7 @@ class Batcher(Generic[Request, Response]):
             self._calls.discard(call)
             for item in items:
                 if not item.answer.done():  # closed, or a defect of ours: nobody waits in vain
-                    _answer(item, _given_up())
+                    _answer(item, given_up())
             self._send()
 
     def _be_slow(self, call: _Call) -> None:
@@ -285,10 +285,6 @@ class Batcher(Generic[Request, Response]):
                 full.append(item)
         if full:  # others' payloads filled the answer; the first of a batch always fits
             await self._ask(full)
-
-
-def _given_up() -> StoreError:
-    return StoreError("the client was closed, or failed", code=grpc.StatusCode.FAILED_PRECONDITION)
 
 
 def _answer(item: _Item[Any, Response], answer: Response | StoreError) -> None:

@@ -1,5 +1,6 @@
 """One call to the store: its deadline, its tries, its error."""
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol, TypeVar
@@ -7,7 +8,7 @@ from typing import Final, Protocol, TypeVar
 import grpc
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_random_exponential
 
-from store_service.client.errors import StoreError, from_rpc_error
+from store_service.client.errors import StoreError, from_rpc_error, given_up
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
@@ -32,6 +33,18 @@ async def call_once(method: Method[Request, Response], request: Request, *, time
         return await method(request, timeout=timeout_seconds)
     except grpc.RpcError as error:
         raise from_rpc_error(error) from None
+    except grpc.aio.UsageError:
+        raise given_up() from None
+    except asyncio.CancelledError:
+        if is_cancelled():
+            raise
+        raise given_up() from None  # the connection was closed under it
+
+
+def is_cancelled() -> bool:
+    """Whether it is this very task that somebody cancels."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 async def call(
@@ -51,9 +64,7 @@ async def call(
     """
     started = time.monotonic()
     try:
-        return await method(request, timeout=_longest_try(timeout_seconds, allowed_seconds))
-    except grpc.RpcError as error:
-        first = from_rpc_error(error)
+        return await call_once(method, request, timeout_seconds=_longest_try(timeout_seconds, allowed_seconds))
     except StoreError as error:
         first = error
     if not first.is_transient:

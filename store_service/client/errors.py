@@ -69,6 +69,11 @@ def from_status(status: status_pb2.Status) -> StoreError:
     return kind(status.message, reason=reason, code=code, retry_after_ms=retry_after_ms)
 
 
+def given_up() -> StoreError:
+    """Why there is no answer once the client is closed."""
+    return StoreError("the client was closed, or failed", code=grpc.StatusCode.FAILED_PRECONDITION)
+
+
 def from_rpc_error(error: grpc.RpcError) -> StoreError:
     """The refusal of a whole call, or its failure on the way."""
     metadata = cast("Iterable[tuple[str, str | bytes]] | None", error.trailing_metadata())

@@ -14,6 +14,7 @@ import grpc.aio
 import structlog
 from taskstore.v1 import tasks_pb2, tasks_pb2_grpc, types_pb2
 
+from store_service.client.calls import is_cancelled
 from store_service.client.errors import StoreError, from_rpc_error, from_status
 
 MOST_TASKS: Final = 50_000
@@ -208,7 +209,7 @@ class TaskWatch:
                     self._tell_all(refusal)
             except asyncio.CancelledError:
                 # Or the connection was closed, as there is a newer one: that is no end of the watch.
-                if self._is_closed or _is_cancelled():
+                if self._is_closed or is_cancelled():
                     raise
             except Exception:  # noqa: BLE001 (logged; nobody would watch any more)
                 structlog.get_logger().exception("task_watch_failed")
@@ -279,12 +280,6 @@ class TaskWatch:
     def _tell_all(self, refusal: StoreError) -> None:
         for entry in list(self._entries.values()):
             self._finish(entry, refusal)
-
-
-def _is_cancelled() -> bool:
-    """Whether it is this very task that somebody cancels."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 def _jitter_seconds(failures: int) -> float:

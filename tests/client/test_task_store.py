@@ -123,3 +123,15 @@ def test_a_status_is_read_with_its_reason_and_its_hint() -> None:
     assert (error.reason, error.retry_after_ms, error.is_transient) == ("STORAGE_UNAVAILABLE", 1500, True)
     assert isinstance(from_status(refusal("LEASE_LOST")), LeaseLost)
     assert not from_status(refusal("LEASE_LOST")).is_transient
+
+
+async def test_calls_of_a_client_that_is_closed_end_with_a_store_error(scripted: FakeTasks) -> None:
+    scripted.answers["CancelTask"].append(SILENCE)
+    async with TaskStore.connect(scripted.address) as client:
+        under_way = asyncio.create_task(client.cancel_task(tasks_pb2.CancelTaskRequest()))
+        async with asyncio.timeout(60):
+            while not scripted.calls:
+                await asyncio.sleep(0.01)
+    late = client.cancel_task(tasks_pb2.CancelTaskRequest())
+    answers = await asyncio.gather(under_way, late, return_exceptions=True)
+    assert [type(answer) for answer in answers] == [StoreError, StoreError], answers
