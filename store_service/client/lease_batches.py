@@ -10,13 +10,14 @@ from store_service.client.batches import Batcher, BatchMetrics, Together
 
 
 def gather_calls(stub: "leases_pb2_grpc.LeaseServiceAsyncStub", metrics: BatchMetrics) -> list[Batcher[Any, Any]]:
-    """Makes the stub gather heartbeats, checkpoints, completions and failures. Whoever closes the channel closes what is
-    returned before it."""
+    """Makes the stub gather heartbeats, checkpoints, completions, failures and releases. Whoever closes the channel closes
+    what is returned before it."""
     batched = {
         "HeartbeatTask": _together(stub.HeartbeatTasks, leases_pb2.HeartbeatTasksRequest, "extended"),
         "AppendCheckpoint": _together(stub.AppendCheckpoints, leases_pb2.AppendCheckpointsRequest, "appended"),
         "CompleteTask": _together(stub.CompleteTasks, leases_pb2.CompleteTasksRequest, "completed"),
         "FailTask": _together(stub.FailTasks, leases_pb2.FailTasksRequest, "failed"),
+        "ReleaseTask": _together(stub.ReleaseTasks, leases_pb2.ReleaseTasksRequest, "released"),
     }
     batchers = {name: Batcher(name, getattr(stub, name), together, metrics) for name, together in batched.items()}
     for name, batcher in batchers.items():

@@ -124,6 +124,13 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
         await self._leases.finish_task(reading.read_release(request))
         return leases_pb2.ReleaseTaskResponse()
 
+    async def ReleaseTasks(self, request: leases_pb2.ReleaseTasksRequest, context: Context) -> leases_pb2.ReleaseTasksResponse:
+        outcomes = await run_each(request.items, reading.read_release, self._leases.finish_tasks)
+        item, done = leases_pb2.ReleaseTasksResponse.Item, leases_pb2.ReleaseTaskResponse()
+        return leases_pb2.ReleaseTasksResponse(
+            items=[item(refused=to_status(o)) if isinstance(o, Refusal) else item(released=done) for o in outcomes]
+        )
+
     async def ConfirmCancel(
         self, request: leases_pb2.ConfirmCancelRequest, context: Context
     ) -> leases_pb2.ConfirmCancelResponse:

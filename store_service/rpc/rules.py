@@ -52,6 +52,7 @@ RULES: Final[Mapping[str, Mapping[str, frozenset[Role]]]] = {
         "FailTask": _WORKER,
         "FailTasks": _WORKER,
         "ReleaseTask": _WORKER,
+        "ReleaseTasks": _WORKER,
         "SuspendTask": _WORKER,
         "WatchLeases": _WORKER,
         "ReserveBudget": _WORKER,

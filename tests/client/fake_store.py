@@ -247,6 +247,12 @@ class FakeStore(leases_pb2_grpc.LeaseServiceServicer):
         items = [self._complete_one(item) for item in request.items]
         return self._answer("CompleteTasks", request, context, lambda _: leases_pb2.CompleteTasksResponse(items=items))
 
+    def ReleaseTasks(self, request: Any, context: grpc.ServicerContext) -> leases_pb2.ReleaseTasksResponse:
+        def release_all(asked: leases_pb2.ReleaseTasksRequest) -> leases_pb2.ReleaseTasksResponse:
+            return leases_pb2.ReleaseTasksResponse(items=[self._release_one(item) for item in asked.items])
+
+        return self._answer("ReleaseTasks", request, context, release_all)
+
     # The worker calls none of these.
 
     def AppendCheckpoints(self, request: Any, context: grpc.ServicerContext) -> Never:
@@ -258,6 +264,13 @@ class FakeStore(leases_pb2_grpc.LeaseServiceServicer):
         item = leases_pb2.CompleteTasksResponse.Item
         try:
             return item(completed=self.memory.complete_task(request))
+        except Refused as refused:
+            return item(refused=refusal(str(refused)))
+
+    def _release_one(self, request: leases_pb2.ReleaseTaskRequest) -> leases_pb2.ReleaseTasksResponse.Item:
+        item = leases_pb2.ReleaseTasksResponse.Item
+        try:
+            return item(released=self.memory.release_task(request))
         except Refused as refused:
             return item(refused=refusal(str(refused)))
 

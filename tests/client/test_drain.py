@@ -33,6 +33,24 @@ async def test_running_work_finishes_and_nothing_new_is_begun(fake: FakeStore) -
     assert outcomes(worker) == {"completed": 1}
 
 
+@pytest.mark.batching("it is about releases that travel together")
+async def test_all_that_outlasts_the_drain_is_given_back_in_few_calls(fake: FakeStore) -> None:
+    worker, running = new_worker(fake, drain_seconds=0.0, concurrency=50), 0
+
+    @worker.workflow("report")
+    async def report(ctx: Context, args: Any) -> None:
+        nonlocal running
+        running += 1
+        await asyncio.Event().wait()
+
+    tasks = [fake.add() for _ in range(50)]
+    async with worker:
+        await fake.until(lambda: running == len(tasks))
+    assert outcomes(worker) == {"released": len(tasks)}
+    assert {task.state for task in tasks} == {"QUEUED"}
+    assert len(fake.of("ReleaseTasks")) + len(fake.of("ReleaseTask")) <= 2
+
+
 @pytest.mark.parametrize("kind", ["async", "sync", "sync step"])
 async def test_work_that_outlasts_the_drain_is_given_back_at_once(fake: FakeStore, kind: str) -> None:
     begun, stopped = asyncio.Event(), asyncio.Event()

@@ -3,9 +3,10 @@
 import asyncio
 from typing import Any
 
-from taskstore.v1 import tenants_pb2
+import pytest
+from taskstore.v1 import tasks_pb2, tenants_pb2
 
-from store_service.client import Context, TaskStore, Worker
+from store_service.client import Context, Worker
 from store_service.client.batches import MOST_ITEMS
 from tests.client.fake_store import FakeStore, new_worker, outcomes
 from tests.conftest import Stubs
@@ -54,7 +55,8 @@ async def test_all_its_leases_are_extended_also_when_the_first_call_for_it_fails
     assert max(len(request.items) for request in fake.of("HeartbeatTasks")) == MOST_ITEMS
 
 
-async def test_all_it_runs_is_given_back_when_it_ends(store: Stubs) -> None:
+async def test_all_it_runs_is_given_back_when_it_ends(store: Stubs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("store_service.client.worker._STOP_SECONDS", 60.0)
     worker, running = Worker(store.address, concurrency=COUNT, drain_seconds=0.0), 0
 
     @worker.workflow("report")
@@ -64,8 +66,8 @@ async def test_all_it_runs_is_given_back_when_it_ends(store: Stubs) -> None:
         await asyncio.Event().wait()
 
     await set_policy(store, outstanding=COUNT, leased=COUNT)
-    async with TaskStore.connect(store.address) as client:
-        await asyncio.gather(*(client.create_task(new_task()) for _ in range(COUNT)))
+    for _ in range(0, COUNT, 400):
+        await store.tasks.CreateTasks(tasks_pb2.CreateTasksRequest(items=[new_task() for _ in range(400)]))
     async with worker:
         async with asyncio.timeout(60):
             while running < COUNT:

@@ -102,6 +102,7 @@ WRITES: Final = {
     "FailTask": ("fail", "retry"),
     "FailTasks": ("fail", "retry"),
     "ReleaseTask": ("release",),
+    "ReleaseTasks": ("release",),
     "SuspendTask": ("suspend_timer", "suspend_signal", "suspend_inputs"),
     "ConfirmCancel": ("confirm_cancel",),
     "ReserveBudget": ("reserve",),

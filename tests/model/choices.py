@@ -84,6 +84,9 @@ class Choices:
         fields = {"lease": self._ending_lease(draw), "message": "it broke", "retry": draw(some.retries)}
         return fields | {"data": draw(some.perhaps_payloads), "code": pick(draw, [-32000, 0, 2**31 - 1, -(2**31)])}
 
+    def _release(self, draw: Draw) -> Fields:
+        return {"lease": self._ending_lease(draw), "delay_ms": draw(some.delays_ms)}
+
     def _suspension(self, draw: Draw, kind: str) -> Fields:
         fields: Fields = {"lease": self._ending_lease(draw), "step": "wait"}
         match kind:

@@ -37,6 +37,7 @@ BATCHES: Final = {
     "complete_tasks": Batch("complete_task", "completed"),
     "complete_and_lease_tasks": Batch("complete_task", "completed"),
     "fail_tasks": Batch("fail_task", "failed"),
+    "release_tasks": Batch("release_task", "released"),
 }
 LEFT_OUT: Final = {
     "explain_task": "says in words what rows say that others show: tests/store/test_explanations.py",

@@ -34,7 +34,7 @@ class Workers(Choices):
         self._say(draw, "fail_task", **self._failure(draw))
 
     def release(self, draw: Draw) -> None:
-        self._say(draw, "release_task", lease=self._ending_lease(draw), delay_ms=draw(some.delays_ms))
+        self._say(draw, "release_task", **self._release(draw))
 
     def confirm(self, draw: Draw) -> None:
         self._say(draw, "confirm_cancel", lease=self._ending_lease(draw))
@@ -60,7 +60,8 @@ class Workers(Choices):
         name = BATCHES[method].one
         make: dict[str, Callable[[Draw], Fields]] = {
             "create_task": self._new_task, "append_checkpoint": self._checkpoint, "complete_task": self._result,
-            "fail_task": self._failure, "heartbeat_task": lambda draw: {"lease": self._any_lease(draw), "lease_ms": 20_000},
+            "fail_task": self._failure, "release_task": self._release,
+            "heartbeat_task": lambda draw: {"lease": self._any_lease(draw), "lease_ms": 20_000},
             "get_task": lambda draw: dict(zip(("tenant_id", "task_id"), self._any_task(draw), strict=True)),
         }  # fmt: skip
         count = pick(draw, [2, 3, 4, 3, 2, 0])

@@ -59,6 +59,7 @@ ONE_OF: Final = {
     "CompleteTasks": "CompleteTask",
     "CompleteAndLeaseTasks": "CompleteTask",
     "FailTasks": "FailTask",
+    "ReleaseTasks": "ReleaseTask",
 }
 """Methods that take several of what another takes one of."""
 

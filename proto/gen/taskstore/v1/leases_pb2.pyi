@@ -1242,6 +1242,84 @@ class ReleaseTaskResponse(_message.Message):
 Global___ReleaseTaskResponse: _TypeAlias = ReleaseTaskResponse  # noqa: Y015
 
 @_typing.final
+class ReleaseTasksRequest(_message.Message):
+    """See LeaseService.ReleaseTasks."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ITEMS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def items(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReleaseTaskRequest]:
+        """1 to 500 releases."""
+
+    def __init__(
+        self,
+        *,
+        items: _abc.Iterable[Global___ReleaseTaskRequest] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["items", b"items"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReleaseTasksRequest: _TypeAlias = ReleaseTasksRequest  # noqa: Y015
+
+@_typing.final
+class ReleaseTasksResponse(_message.Message):
+    """See LeaseService.ReleaseTasks."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class Item(_message.Message):
+        """One release's outcome."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        RELEASED_FIELD_NUMBER: _builtins.int
+        REFUSED_FIELD_NUMBER: _builtins.int
+        @_builtins.property
+        def released(self) -> Global___ReleaseTaskResponse:
+            """It was given back."""
+
+        @_builtins.property
+        def refused(self) -> _status_pb2.Status:
+            """It was refused."""
+
+        def __init__(
+            self,
+            *,
+            released: Global___ReleaseTaskResponse | None = ...,
+            refused: _status_pb2.Status | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["outcome", b"outcome", "refused", b"refused", "released", b"released"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["outcome", b"outcome", "refused", b"refused", "released", b"released"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        _WhichOneofReturnType_outcome: _TypeAlias = _typing.Literal["released", "refused"]  # noqa: Y015
+        _WhichOneofArgType_outcome: _TypeAlias = _typing.Literal["outcome", b"outcome"]  # noqa: Y015
+        def WhichOneof(self, oneof_group: _WhichOneofArgType_outcome) -> _WhichOneofReturnType_outcome | None: ...
+
+    ITEMS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def items(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReleaseTasksResponse.Item]:
+        """In the order asked."""
+
+    def __init__(
+        self,
+        *,
+        items: _abc.Iterable[Global___ReleaseTasksResponse.Item] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["items", b"items"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReleaseTasksResponse: _TypeAlias = ReleaseTasksResponse  # noqa: Y015
+
+@_typing.final
 class ConfirmCancelRequest(_message.Message):
     """See LeaseService.ConfirmCancel."""
 

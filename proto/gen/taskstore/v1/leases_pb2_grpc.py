@@ -115,6 +115,11 @@ class LeaseServiceStub:
                 request_serializer=taskstore_dot_v1_dot_leases__pb2.ReleaseTaskRequest.SerializeToString,
                 response_deserializer=taskstore_dot_v1_dot_leases__pb2.ReleaseTaskResponse.FromString,
                 _registered_method=True)
+        self.ReleaseTasks = channel.unary_unary(
+                '/taskstore.v1.LeaseService/ReleaseTasks',
+                request_serializer=taskstore_dot_v1_dot_leases__pb2.ReleaseTasksRequest.SerializeToString,
+                response_deserializer=taskstore_dot_v1_dot_leases__pb2.ReleaseTasksResponse.FromString,
+                _registered_method=True)
         self.SuspendTask = channel.unary_unary(
                 '/taskstore.v1.LeaseService/SuspendTask',
                 request_serializer=taskstore_dot_v1_dot_leases__pb2.SuspendTaskRequest.SerializeToString,
@@ -265,6 +270,14 @@ class LeaseServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReleaseTasks(self, request, context):
+        """Gives up to 500 tasks back, each with its own outcome, in the order asked. Items are refused with LEASE_LOST,
+        BUDGET_RESERVED.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def SuspendTask(self, request, context):
         """Suspends a task until the time, a signal or the caller's answers, and gives its lease back. If what it waits for is
         there already, the task goes straight back to the queue. Repeating the same call is answered as the first time.
@@ -388,6 +401,11 @@ def add_LeaseServiceServicer_to_server(servicer, server):
                     servicer.ReleaseTask,
                     request_deserializer=taskstore_dot_v1_dot_leases__pb2.ReleaseTaskRequest.FromString,
                     response_serializer=taskstore_dot_v1_dot_leases__pb2.ReleaseTaskResponse.SerializeToString,
+            ),
+            'ReleaseTasks': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReleaseTasks,
+                    request_deserializer=taskstore_dot_v1_dot_leases__pb2.ReleaseTasksRequest.FromString,
+                    response_serializer=taskstore_dot_v1_dot_leases__pb2.ReleaseTasksResponse.SerializeToString,
             ),
             'SuspendTask': grpc.unary_unary_rpc_method_handler(
                     servicer.SuspendTask,
@@ -826,6 +844,33 @@ class LeaseService:
             '/taskstore.v1.LeaseService/ReleaseTask',
             taskstore_dot_v1_dot_leases__pb2.ReleaseTaskRequest.SerializeToString,
             taskstore_dot_v1_dot_leases__pb2.ReleaseTaskResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReleaseTasks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/taskstore.v1.LeaseService/ReleaseTasks',
+            taskstore_dot_v1_dot_leases__pb2.ReleaseTasksRequest.SerializeToString,
+            taskstore_dot_v1_dot_leases__pb2.ReleaseTasksResponse.FromString,
             options,
             channel_credentials,
             insecure,

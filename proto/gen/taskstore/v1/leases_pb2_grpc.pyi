@@ -87,6 +87,10 @@ class LeaseServiceStub:
     """Gives a task back unfinished, to be taken again after `delay_ms`. Counts neither as crash nor as retry.
     Repeating the same call is answered as the first time. Refused with LEASE_LOST, BUDGET_RESERVED.
     """
+    ReleaseTasks: _grpc.UnaryUnaryMultiCallable[_leases_pb2.ReleaseTasksRequest, _leases_pb2.ReleaseTasksResponse]
+    """Gives up to 500 tasks back, each with its own outcome, in the order asked. Items are refused with LEASE_LOST,
+    BUDGET_RESERVED.
+    """
     SuspendTask: _grpc.UnaryUnaryMultiCallable[_leases_pb2.SuspendTaskRequest, _leases_pb2.SuspendTaskResponse]
     """Suspends a task until the time, a signal or the caller's answers, and gives its lease back. If what it waits for is
     there already, the task goes straight back to the queue. Repeating the same call is answered as the first time.
@@ -172,6 +176,10 @@ class LeaseServiceAsyncStub(LeaseServiceStub):
     ReleaseTask: _aio.UnaryUnaryMultiCallable[_leases_pb2.ReleaseTaskRequest, _leases_pb2.ReleaseTaskResponse]  # type: ignore[assignment]
     """Gives a task back unfinished, to be taken again after `delay_ms`. Counts neither as crash nor as retry.
     Repeating the same call is answered as the first time. Refused with LEASE_LOST, BUDGET_RESERVED.
+    """
+    ReleaseTasks: _aio.UnaryUnaryMultiCallable[_leases_pb2.ReleaseTasksRequest, _leases_pb2.ReleaseTasksResponse]  # type: ignore[assignment]
+    """Gives up to 500 tasks back, each with its own outcome, in the order asked. Items are refused with LEASE_LOST,
+    BUDGET_RESERVED.
     """
     SuspendTask: _aio.UnaryUnaryMultiCallable[_leases_pb2.SuspendTaskRequest, _leases_pb2.SuspendTaskResponse]  # type: ignore[assignment]
     """Suspends a task until the time, a signal or the caller's answers, and gives its lease back. If what it waits for is
@@ -345,6 +353,16 @@ class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_leases_pb2.ReleaseTaskResponse, _abc.Awaitable[_leases_pb2.ReleaseTaskResponse]]:
         """Gives a task back unfinished, to be taken again after `delay_ms`. Counts neither as crash nor as retry.
         Repeating the same call is answered as the first time. Refused with LEASE_LOST, BUDGET_RESERVED.
+        """
+
+    @_abc_1.abstractmethod
+    def ReleaseTasks(
+        self,
+        request: _leases_pb2.ReleaseTasksRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_leases_pb2.ReleaseTasksResponse, _abc.Awaitable[_leases_pb2.ReleaseTasksResponse]]:
+        """Gives up to 500 tasks back, each with its own outcome, in the order asked. Items are refused with LEASE_LOST,
+        BUDGET_RESERVED.
         """
 
     @_abc_1.abstractmethod
