@@ -22,6 +22,7 @@ _MOST_CALL_SECONDS: Final = 5.0
 _RETRY_SECONDS: Final = 0.25
 _IDLE_SECONDS: Final = 3600.0
 _LEAST_INTERVAL_SECONDS: Final = 0.1  # however often the store asks for a heartbeat
+_ASKED_PER_SECOND: Final = 5_000  # so many leases at the most: one that the store means has all of them extended
 
 
 class Heartbeats:
@@ -107,8 +108,9 @@ class Heartbeats:
 
     def _turn(self, held: HeldLease) -> float:
         beaten_at = self._beaten_at[held]
-        is_asked = beaten_at <= self._asked_at
-        return beaten_at + (_LEAST_INTERVAL_SECONDS if is_asked else _interval(held))
+        if beaten_at > self._asked_at:
+            return beaten_at + _interval(held)
+        return beaten_at + min(_interval(held), max(_LEAST_INTERVAL_SECONDS, len(self._beaten_at) / _ASKED_PER_SECOND))
 
     def _try_beat(self, stub: leases_pb2_grpc.LeaseServiceStub, batch: list[HeldLease]) -> bool:
         try:

@@ -1,6 +1,7 @@
 """A worker of more tasks than one call takes: calls of many are as large as they may be, and no lease is forgotten."""
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -53,6 +54,31 @@ async def test_all_its_leases_are_extended_also_when_the_first_call_for_it_fails
         await fake.ended(*tasks)
     assert outcomes(worker) == {"completed": COUNT}
     assert max(len(request.items) for request in fake.of("HeartbeatTasks")) == MOST_ITEMS
+
+
+async def test_hints_do_not_make_it_extend_more_leases_than_a_store_can_bear(fake: FakeStore) -> None:
+    worker, opened = new_worker(fake, lease_seconds=60.0, concurrency=COUNT), asyncio.Event()
+    tasks = [fake.add() for _ in range(COUNT)]
+
+    @worker.workflow("report")
+    async def report(ctx: Context, args: Any) -> str:
+        await opened.wait()
+        return "done"
+
+    def beats() -> int:
+        return sum(len(request.items) for request in fake.of("HeartbeatTasks"))
+
+    async with worker:
+        await fake.until(lambda: all(task.state == "LEASED" for task in tasks) and fake.watchers)
+        before, began = beats(), time.monotonic()
+        async with asyncio.timeout(60):
+            while (asked := beats() - before) < 6 * COUNT:
+                fake.hint()
+                await asyncio.sleep(0.01)
+        assert asked <= 2 * COUNT + 5_000 * (time.monotonic() - began)  # the first at once, and some that were due
+        opened.set()
+        await fake.ended(*tasks)
+    assert outcomes(worker) == {"completed": COUNT}
 
 
 async def test_all_it_runs_is_given_back_when_it_ends(store: Stubs, monkeypatch: pytest.MonkeyPatch) -> None:
