@@ -87,11 +87,13 @@ class Heartbeats:
         stub = leases_pb2_grpc.LeaseServiceStub(self._channel)
         not_before = 0.0
         while (due := self._wait_for_due(not_before)) is not None:
-            answered = [self._try_beat(stub, due[first : first + MOST_ITEMS]) for first in range(0, len(due), MOST_ITEMS)]
+            batches = (due[first : first + MOST_ITEMS] for first in range(0, len(due), MOST_ITEMS))
+            answered = [self._try_beat(stub, batch, due) for batch in batches]
             not_before = 0.0 if all(answered) else time.monotonic() + _RETRY_SECONDS
 
     def _wait_for_due(self, not_before: float) -> list[HeldLease] | None:
-        """The leases whose turn it is, once there are any; None at the end. What is overdue meanwhile is lost."""
+        """The leases whose turn it is, once there are any, those first that end first; None at the end. What is overdue
+        meanwhile is lost."""
         with self._changed:
             while not self._stopping:
                 trusted = [held for held in self._beaten_at if held.remaining_seconds() > 0]
@@ -100,7 +102,8 @@ class Heartbeats:
                 next_at = max(not_before, min(turns.values(), default=now + _IDLE_SECONDS))
                 if turns and next_at <= now:
                     # Those whose turn is near go with them, so that turns fall together and one call does for all.
-                    return [held for held, turn in turns.items() if turn <= now + _interval(held) / 2]
+                    due = [held for held, turn in turns.items() if turn <= now + _interval(held) / 2]
+                    return sorted(due, key=lambda held: held.trusted_until)
                 next_end = min((held.trusted_until for held in trusted), default=next_at)
                 self._wakes_at = min(next_at, next_end)
                 self._changed.wait(timeout=max(0.0, self._wakes_at - now))
@@ -112,17 +115,18 @@ class Heartbeats:
             return beaten_at + _interval(held)
         return beaten_at + min(_interval(held), max(_LEAST_INTERVAL_SECONDS, len(self._beaten_at) / _ASKED_PER_SECOND))
 
-    def _try_beat(self, stub: leases_pb2_grpc.LeaseServiceStub, batch: list[HeldLease]) -> bool:
+    def _try_beat(self, stub: leases_pb2_grpc.LeaseServiceStub, batch: list[HeldLease], due: list[HeldLease]) -> bool:
         try:
-            return self._beat(stub, batch)
+            return self._beat(stub, batch, due)
         except Exception:  # noqa: BLE001 (without this thread every lease would be lost, again and again)
             self._log.exception("heartbeats failed unexpectedly")
             return False
 
-    def _beat(self, stub: leases_pb2_grpc.LeaseServiceStub, batch: list[HeldLease]) -> bool:
+    def _beat(self, stub: leases_pb2_grpc.LeaseServiceStub, batch: list[HeldLease], due: list[HeldLease]) -> bool:
+        """Extends a batch of those that are due. It waits no longer than any of them lasts: one that ends is told so then."""
         sent_at = time.monotonic()
-        first_end = min(held.trusted_until for held in batch)
-        shortest = min(held.lease_seconds for held in batch)
+        first_end = min(held.trusted_until for held in due)
+        shortest = min(held.lease_seconds for held in due)
         longest = min(shortest / 2, _MOST_CALL_SECONDS, max(0.02, first_end - sent_at))
         items = [leases_pb2.HeartbeatTaskRequest(lease=held.lease, lease_ms=held.lease_ms) for held in batch]
         try:

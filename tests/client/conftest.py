@@ -12,3 +12,9 @@ def fake() -> Iterator[FakeStore]:
     """A store in memory that listens."""
     with FakeStore().serve() as serving:
         yield serving
+
+
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leases are extended again and again, however long they are: none is lost for want of time."""
+    monkeypatch.setattr("store_service.client.heartbeats._MOST_INTERVAL_SECONDS", 0.3)

@@ -56,6 +56,31 @@ async def test_all_its_leases_are_extended_also_when_the_first_call_for_it_fails
     assert max(len(request.items) for request in fake.of("HeartbeatTasks")) == MOST_ITEMS
 
 
+@pytest.mark.usefixtures("often")
+async def test_a_short_lease_among_many_is_lost_in_time_while_the_store_does_not_answer(fake: FakeStore) -> None:
+    worker, stopped = new_worker(fake, lease_seconds=60.0, concurrency=COUNT + 1), asyncio.Event()
+
+    @worker.workflow("report")
+    async def report(ctx: Context, args: Any) -> None:
+        await asyncio.Event().wait()
+
+    @worker.workflow("short", lease_seconds=2.0)
+    async def short(ctx: Context, args: Any) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+
+    tasks = [fake.add() for _ in range(COUNT)]
+    brief = fake.add("short")
+    async with worker:
+        await fake.until(lambda: all(task.heartbeats for task in (*tasks, brief)))
+        fake.silence("HeartbeatTasks")
+        await asyncio.wait_for(stopped.wait(), 60)
+        assert time.monotonic() < brief.expires_at
+        fake.mend()
+
+
 async def test_hints_do_not_make_it_extend_more_leases_than_a_store_can_bear(fake: FakeStore) -> None:
     worker, opened = new_worker(fake, lease_seconds=60.0, concurrency=COUNT), asyncio.Event()
     tasks = [fake.add() for _ in range(COUNT)]

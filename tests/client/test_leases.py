@@ -20,12 +20,6 @@ def writes(fake: FakeStore) -> list[str]:
         return [method for method, _ in fake.calls if method in WRITES]
 
 
-@pytest.fixture
-def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leases are extended again and again, however long they are: none is lost for want of time."""
-    monkeypatch.setattr("store_service.client.heartbeats._MOST_INTERVAL_SECONDS", 0.3)
-
-
 def wait_beats(fake: FakeStore, task: FakeTask, beats: int) -> None:
     """Blocks the thread, and with it the event loop, until the lease was extended so often."""
     with fake.changed:
