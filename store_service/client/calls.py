@@ -38,7 +38,7 @@ async def call_once(method: Method[Request, Response], request: Request, *, time
     except asyncio.CancelledError:
         if is_cancelled():
             raise
-        raise given_up() from None  # the connection was closed under it
+        raise StoreError("the connection was closed under the call", code=grpc.StatusCode.UNAVAILABLE) from None
 
 
 def is_cancelled() -> bool:

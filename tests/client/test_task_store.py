@@ -7,9 +7,11 @@ import grpc
 import pytest
 from google.protobuf import any_pb2, duration_pb2
 from google.rpc import error_details_pb2
-from taskstore.v1 import tasks_pb2, types_pb2
+from taskstore.v1 import tasks_pb2, tasks_pb2_grpc, types_pb2
 
 from store_service.client import LeaseLost, StoreError, TaskStore
+from store_service.client.calls import call
+from store_service.client.channel import open_channel
 from store_service.client.errors import from_status
 from store_service.client.testing.memory import refusal
 from tests.client.fake_tasks import SILENCE, FakeTasks
@@ -135,3 +137,21 @@ async def test_calls_of_a_client_that_is_closed_end_with_a_store_error(scripted:
     late = client.cancel_task(tasks_pb2.CancelTaskRequest())
     answers = await asyncio.gather(under_way, late, return_exceptions=True)
     assert [type(answer) for answer in answers] == [StoreError, StoreError], answers
+
+
+async def test_a_call_whose_connection_was_closed_for_a_newer_one_is_repeated(scripted: FakeTasks) -> None:
+    answer = tasks_pb2.CancelTaskResponse(outcome=tasks_pb2.CANCEL_OUTCOME_REQUESTED)
+    scripted.answers["CancelTask"].extend([SILENCE, answer])
+    old, new = open_channel(scripted.address), open_channel(scripted.address)
+    channels = iter([old, new])
+
+    async def cancel_task(request: tasks_pb2.CancelTaskRequest, *, timeout: float) -> tasks_pb2.CancelTaskResponse:
+        return await tasks_pb2_grpc.TaskServiceStub(next(channels)).CancelTask(request, timeout=timeout)
+
+    asked = asyncio.create_task(call(cancel_task, tasks_pb2.CancelTaskRequest(), timeout_seconds=60))
+    async with asyncio.timeout(60):
+        while not scripted.calls:
+            await asyncio.sleep(0.01)
+    await old.close()
+    assert await asked == answer
+    await new.close()
