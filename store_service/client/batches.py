@@ -34,8 +34,8 @@ MOST_SLOW_CALLS: Final = 2
 SLOW_SECONDS: Final = 0.1
 """A call that takes longer no longer keeps others waiting: its items may wait for a tenant that others need not."""
 
-_HALVED: Final = (grpc.StatusCode.INTERNAL, grpc.StatusCode.RESOURCE_EXHAUSTED)
-"""What a whole batch may be refused with because of one item, or of its size."""
+_HALVED: Final = (grpc.StatusCode.INTERNAL, grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNIMPLEMENTED)
+"""What a whole batch may be refused with because of one item, of its size, or of a store that is older than its client."""
 
 Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response")

@@ -34,6 +34,7 @@ class GatedTasks:
         self.arrived = asyncio.Event()
         self.left = 0
         self.poison = ""
+        self.is_old = False
         self.room_bytes = 1 << 30
 
     async def GetTask(self, request: tasks_pb2.GetTaskRequest, context: Any) -> tasks_pb2.GetTaskResponse:
@@ -43,6 +44,8 @@ class GatedTasks:
         return tasks_pb2.GetTaskResponse(task=types_pb2.Task(task_id=request.task_id))
 
     async def GetTasks(self, request: tasks_pb2.GetTasksRequest, context: Any) -> tasks_pb2.GetTasksResponse:
+        if self.is_old:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
         await self._pass(request.items, context)
         answer, room = tasks_pb2.GetTasksResponse(), self.room_bytes
         for number, item in enumerate(request.items):
@@ -184,6 +187,13 @@ async def test_an_item_that_the_whole_batch_fails_for_is_found_and_fails_alone(g
     assert failed == [5]
     assert isinstance(answers[5], StoreError)
     assert answers[5].code is grpc.StatusCode.INTERNAL
+
+
+async def test_a_store_that_knows_no_batches_is_asked_one_by_one(gated: GatedTasks, client: TaskStore) -> None:
+    gated.is_old = True
+    tasks = await asyncio.gather(*(ask(client, str(number)) for number in range(5)))
+    assert [task.task_id for task in tasks] == [str(number) for number in range(5)]
+    assert [len(items) for items in gated.travelled] == [1] * 5
 
 
 async def test_what_did_not_fit_into_an_answer_is_asked_for_again(gated: GatedTasks, client: TaskStore) -> None:
