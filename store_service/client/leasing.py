@@ -70,8 +70,8 @@ class Leasing:
     async def take(self, free: int, *, most_along: int) -> list[Taken]:
         """Up to `free` tasks and no more than one call gives, once the store has answered; none when none became ready in time.
 
-        Completions that wait are taken along, at most `most_along`, and as many tasks more are taken. Such a call does not wait
-        for work. While a call waits for work, or is repeated, no completion waits for it.
+        Completions that wait are taken along, at most `most_along`, and as many tasks more are taken, as far as one call gives
+        them. Such a call does not wait for work. While a call waits for work, or is repeated, no completion waits for it.
         """
         free = min(free, MOST_ITEMS)
         along = self._completions.take(min(most_along, MOST_ITEMS))
@@ -123,10 +123,20 @@ class Leasing:
         sent_at = time.monotonic()
         try:
             response = await call_once(self._stub.LeaseTasks, request, timeout_seconds=2)
-            for task in response.tasks:
-                await LeaseCalls(self._stub, self._hold(task, sent_at)).release_task(delay_ms=0)
+            given_back = await asyncio.gather(*(self._release(self._hold(task, sent_at)) for task in response.tasks))
+            refusals = [each for each in given_back if each is not None]
         except StoreError as error:
-            self._log.info("tasks may be left until their lease expires", code=error.code.name, reason=error.reason)
+            refusals = [error]
+        if refusals:
+            first = refusals[0]
+            self._log.info("tasks may be left until their lease expires", code=first.code.name, reason=first.reason)
+
+    async def _release(self, held: HeldLease) -> StoreError | None:
+        try:
+            await LeaseCalls(self._stub, held).release_task(delay_ms=0)
+        except StoreError as error:
+            return error
+        return None
 
     async def _ask(
         self, request: leases_pb2.LeaseTasksRequest, along: Sequence[Completion]

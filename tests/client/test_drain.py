@@ -116,6 +116,18 @@ async def test_what_a_cut_call_for_work_may_have_taken_is_given_back(fake: FakeS
     assert task.state in ("QUEUED", "COMPLETED")
 
 
+async def test_all_that_a_cut_call_took_is_given_back_though_one_was_lost(fake: FakeStore) -> None:
+    worker, over = new_worker(fake, lease_seconds=30, concurrency=20), asyncio.Event()
+    worker.workflow("report")(lambda ctx, args: "done")
+    fake.lose_answers("LeaseTasks", once=over.is_set)
+    tasks = [fake.add() for _ in range(20)]
+    async with worker:
+        await fake.until(lambda: all(task.state == "LEASED" for task in tasks))
+        fake.take_away(tasks[0])
+    over.set()
+    assert [task.state for task in tasks] == ["LEASED"] + ["QUEUED"] * 19
+
+
 @pytest.mark.parametrize("kind", ["sync", "async", "pool"])
 async def test_a_process_ends_with_0_after_sigterm_even_when_code_does_not_stop(fake: FakeStore, kind: str) -> None:
     task = fake.add(kind)

@@ -30,6 +30,7 @@ from tests.store.builders import (
     holding,
     new_task,
     refusal_in,
+    release,
     retry_policy,
     set_policy,
 )
@@ -212,6 +213,7 @@ async def test_a_batch_of_more_than_500_is_refused_and_of_500_taken(store: Stubs
         (store.leases.AppendCheckpoints, leases_pb2.AppendCheckpointsRequest, checkpoint(held[0], revision=7)),
         (store.leases.CompleteTasks, leases_pb2.CompleteTasksRequest, complete(held[0])),
         (store.leases.FailTasks, leases_pb2.FailTasksRequest, fail(held[1])),
+        (store.leases.ReleaseTasks, leases_pb2.ReleaseTasksRequest, release(held[1])),
     ]
     for call, request, item in requests:
         await assert_invalid(call(request(items=[item] * 501)), "items")

@@ -60,16 +60,21 @@ BATCHES: Final[Mapping[str, Call]] = {
         leases_pb2.CompleteTasksRequest(items=[complete(held, b'"late"')])
     ),
     "FailTasks": lambda store, held: store.leases.FailTasks(leases_pb2.FailTasksRequest(items=[fail(held, message="late")])),
+    "ReleaseTasks": lambda store, held: store.leases.ReleaseTasks(
+        leases_pb2.ReleaseTasksRequest(items=[release(held, delay_ms=77)])
+    ),
 }
 
 
 def test_every_method_that_carries_a_lease_is_tried() -> None:
-    carrying = {
-        method.name
+    methods = [
+        method
         for method in leases_pb2.DESCRIPTOR.services_by_name["LeaseService"].methods
-        if "lease" in method.input_type.fields_by_name and method.name not in ("LeaseTasks", "CompleteAndLeaseTasks")
-    }
+        if method.name not in ("LeaseTasks", "CompleteAndLeaseTasks")
+    ]
+    carrying = {method.name for method in methods if "lease" in method.input_type.fields_by_name}
     assert carrying == {name.partition(",")[0] for name in FENCED}
+    assert BATCHES.keys() == {method.name for method in methods if "items" in method.input_type.fields_by_name}
 
 
 async def assert_all_refused(store: Stubs, held: types_pb2.Lease) -> None:
