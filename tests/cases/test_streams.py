@@ -283,6 +283,6 @@ async def test_66_a_database_that_is_away_ends_no_process_and_costs_no_attempt(p
         ready_after = time.monotonic() - back_at
         go.set()
         assert (await shown(user, task_id, "completed"))["result"]["content"][0]["text"] == "1"
-        assert outcomes(worker) == {"completed": 1}
+    assert outcomes(worker) == {"completed": 1}
     assert {process.name: process._popen.poll() for process in (pair.store, pair.bridge)} == {"store": None, "bridge": None}
     assert not ALL or (unready_after < 5 and ready_after < 10), (unready_after, ready_after)
