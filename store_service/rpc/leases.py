@@ -1,7 +1,7 @@
 """LeaseService."""
 
-from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, TypeVar
 
 import grpc
 from taskstore.v1 import leases_pb2, leases_pb2_grpc
@@ -20,6 +20,8 @@ from store_service.rpc.calls import run_each
 from store_service.rpc.status import to_status
 
 Context = grpc.aio.ServicerContext[Any, Any]
+Item = TypeVar("Item")
+Outcome = TypeVar("Outcome")
 
 
 class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
@@ -44,10 +46,7 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
         outcomes = await run_each(request.items, reading.read_heartbeat, self._leases.heartbeat_tasks)
         item = leases_pb2.HeartbeatTasksResponse.Item
         return leases_pb2.HeartbeatTasksResponse(
-            items=[
-                item(refused=to_status(o)) if isinstance(o, Refusal) else item(extended=writing.to_extended(o))
-                for o in outcomes
-            ]
+            items=_items(item, outcomes, lambda extended: item(extended=writing.to_extended(extended)))
         )
 
     async def ReportProgress(
@@ -86,9 +85,7 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
     ) -> leases_pb2.AppendCheckpointsResponse:
         outcomes = await run_each(request.items, reading.read_new_checkpoint, self._leases.append_checkpoints)
         item, done = leases_pb2.AppendCheckpointsResponse.Item, leases_pb2.AppendCheckpointResponse()
-        return leases_pb2.AppendCheckpointsResponse(
-            items=[item(refused=to_status(o)) if isinstance(o, Refusal) else item(appended=done) for o in outcomes]
-        )
+        return leases_pb2.AppendCheckpointsResponse(items=_items(item, outcomes, lambda _: item(appended=done)))
 
     async def CompleteTask(self, request: leases_pb2.CompleteTaskRequest, context: Context) -> leases_pb2.CompleteTaskResponse:
         await self._leases.finish_task(reading.read_complete(request))
@@ -116,9 +113,7 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
     async def FailTasks(self, request: leases_pb2.FailTasksRequest, context: Context) -> leases_pb2.FailTasksResponse:
         outcomes = await run_each(request.items, reading.read_fail, self._leases.finish_tasks)
         item = leases_pb2.FailTasksResponse.Item
-        return leases_pb2.FailTasksResponse(
-            items=[item(refused=to_status(o)) if isinstance(o, Refusal) else item(failed=_failed(o)) for o in outcomes]
-        )
+        return leases_pb2.FailTasksResponse(items=_items(item, outcomes, lambda failed: item(failed=_failed(failed))))
 
     async def ReleaseTask(self, request: leases_pb2.ReleaseTaskRequest, context: Context) -> leases_pb2.ReleaseTaskResponse:
         await self._leases.finish_task(reading.read_release(request))
@@ -127,9 +122,7 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
     async def ReleaseTasks(self, request: leases_pb2.ReleaseTasksRequest, context: Context) -> leases_pb2.ReleaseTasksResponse:
         outcomes = await run_each(request.items, reading.read_release, self._leases.finish_tasks)
         item, done = leases_pb2.ReleaseTasksResponse.Item, leases_pb2.ReleaseTaskResponse()
-        return leases_pb2.ReleaseTasksResponse(
-            items=[item(refused=to_status(o)) if isinstance(o, Refusal) else item(released=done) for o in outcomes]
-        )
+        return leases_pb2.ReleaseTasksResponse(items=_items(item, outcomes, lambda _: item(released=done)))
 
     async def ConfirmCancel(
         self, request: leases_pb2.ConfirmCancelRequest, context: Context
@@ -159,7 +152,12 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
     ) -> list[leases_pb2.CompleteTasksResponse.Item]:
         outcomes = await run_each(requests, reading.read_complete, self._leases.finish_tasks)
         item, done = leases_pb2.CompleteTasksResponse.Item, leases_pb2.CompleteTaskResponse()
-        return [item(refused=to_status(o)) if isinstance(o, Refusal) else item(completed=done) for o in outcomes]
+        return _items(item, outcomes, lambda _: item(completed=done))
+
+
+def _items(item: Callable[..., Item], outcomes: Sequence[Outcome | Refusal], done: Callable[[Outcome], Item]) -> list[Item]:
+    """What a batch is answered with, item by item."""
+    return [item(refused=to_status(one)) if isinstance(one, Refusal) else done(one) for one in outcomes]
 
 
 def _leased(tasks: Sequence[LeasedTask]) -> list[leases_pb2.LeasedTask]:
