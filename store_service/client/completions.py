@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol, TypeVar
 import grpc
 from taskstore.v1 import leases_pb2, leases_pb2_grpc
 
-from store_service.client.batches import MOST_BYTES, BatchMetrics
+from store_service.client.batches import MOST_BYTES, MOST_ITEMS, BatchMetrics
 from store_service.client.calls import Method, call_once
 from store_service.client.errors import LeaseLost, StoreError, from_status
 from store_service.client.held import HeldLease
@@ -99,7 +99,7 @@ class Completions:
         """The oldest, as many as may travel together, of those whose lease still holds."""
         taken: list[Completion] = []
         size_bytes = 0
-        while self._waiting and len(taken) < most:
+        while self._waiting and len(taken) < min(most, MOST_ITEMS):
             size_bytes += len(self._waiting[0].request.result.data)
             if taken and size_bytes > MOST_BYTES:
                 break

@@ -74,7 +74,7 @@ class Leasing:
         them. Such a call does not wait for work. While a call waits for work, or is repeated, no completion waits for it.
         """
         free = min(free, MOST_ITEMS)
-        along = self._completions.take(min(most_along, MOST_ITEMS))
+        along = self._completions.take(most_along)
         if not along and free <= 0:
             return []
         if not along:
