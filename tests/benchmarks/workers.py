@@ -12,13 +12,11 @@ from tests.benchmarks import peer
 from tests.benchmarks.api import api
 from tests.benchmarks.figures import Figure, Target
 from tests.benchmarks.plan import Plan
-from tests.benchmarks.world import World
+from tests.benchmarks.world import AT_ONCE, World
 from tests.pair import Process
 
-AT_ONCE: Final[Mapping[str, int]] = {
-    "no-op tasks run by one worker": 500,
-    "no-op tasks run by one worker, 2,000 at once": 2_000,
-}
+WHAT: Final = "no-op tasks run by one worker"
+_WORKERS: Final[Mapping[str, int]] = {WHAT: AT_ONCE, f"{WHAT}, 2,000 at once": 2_000}
 """What is measured, and how many tasks the worker runs at once."""
 LEAST: Final = 2_000
 _COUNTED_FROM: Final = 0.9
@@ -33,7 +31,7 @@ _PEERS: Final[Mapping[str, tuple[str, float]]] = {
 """Of each peer the figure, and how many times as fast we are to be."""
 NO_RPC: Final = "the schema without RPC"
 _USUAL: Final[Mapping[str, float]] = {
-    **dict.fromkeys(AT_ONCE, 3_000), NO_RPC: 4_000, "pgqueuer": 6_000, "procrastinate": 200, "dbos": 250, "absurd": 800,
+    **dict.fromkeys(_WORKERS, 3_000), NO_RPC: 4_000, "pgqueuer": 6_000, "procrastinate": 200, "dbos": 250, "absurd": 800,
     "docket": 500, "oban": 1_800,
 }  # fmt: skip
 """Tasks a second on two cores: how many a short first round needs."""
@@ -41,13 +39,13 @@ _USUAL: Final[Mapping[str, float]] = {
 
 async def p5(world: World, plan: Plan) -> list[Figure]:
     """Against pgqueuer."""
-    return await _against(world, plan, ["pgqueuer"], workers=list(AT_ONCE))
+    return await _against(world, plan, ["pgqueuer"], workers=list(_WORKERS))
 
 
 async def p6(world: World, plan: Plan) -> list[Figure]:
     """Against the others, and against the same schema without RPC."""
     names = [name for name, (figure, _) in _PEERS.items() if figure == "P6"]
-    return await _against(world, plan, names, workers=list(AT_ONCE)[:1], no_rpc=True)
+    return await _against(world, plan, names, workers=[WHAT], no_rpc=True)
 
 
 async def _against(world: World, plan: Plan, names: list[str], *, workers: Sequence[str], no_rpc: bool = False) -> list[Figure]:
@@ -67,7 +65,7 @@ async def _against(world: World, plan: Plan, names: list[str], *, workers: Seque
     for number in range(plan.is_quick, rounds + 1):  # the one before the first tells how many tasks the others need
         for what in workers:
             with plan.part("ours"):
-                rates[what], cpu = await drain(world, plan.tasks(rates[what], least=LEAST), at_once=AT_ONCE[what])
+                rates[what], cpu = await drain(world, plan.tasks(rates[what], least=LEAST), at_once=_WORKERS[what])
             used[what] += [cpu] * bool(number)
         for name in dict.fromkeys(name for (_, name), figure in figures.items() if not figure.missing):
             with plan.part(name):
@@ -106,7 +104,7 @@ async def _rate_of(world: World, plan: Plan, name: str, address: str, before: fl
 
 
 async def drain(
-    world: World, count: int, *, at_once: int = 500, stores: Sequence[str] = (), **others: Process
+    world: World, count: int, *, at_once: int = AT_ONCE, stores: Sequence[str] = (), **others: Process
 ) -> tuple[float, dict[str, float]]:
     """The rate at which workers, one at each of these stores, end so many tasks, from when they have ended the first tenth of
     them; and the CPU."""

@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
+from typing import Final
 
 import asyncpg
 
@@ -17,6 +18,9 @@ from tests.benchmarks.api import OWNER, TENANT
 from tests.benchmarks.machine import Usage, usage
 from tests.benchmarks.profile import Profile
 from tests.pair import ROOT, Pair, Process, free_ports
+
+AT_ONCE: Final = 500
+"""Tasks that a worker runs at once, unless another number is named."""
 
 
 class World:
@@ -55,7 +59,7 @@ class World:
         self._others.append(process)
         return process
 
-    def start_worker(self, name: str = "worker", *, store: str | None = None, at_once: int = 500) -> Process:
+    def start_worker(self, name: str = "worker", *, store: str | None = None, at_once: int = AT_ONCE) -> Process:
         """Starts a worker that has nothing to do for its tasks."""
         address = store or self.pair.store_address
         process = self.start(name, "-m", "tests.benchmarks.programs.worker", address, name, str(at_once))
