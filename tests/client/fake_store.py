@@ -238,18 +238,19 @@ class FakeStore(leases_pb2_grpc.LeaseServiceServicer):
         self, request: leases_pb2.CompleteAndLeaseTasksRequest, context: grpc.ServicerContext
     ) -> leases_pb2.CompleteAndLeaseTasksResponse:
         def complete_all(asked: leases_pb2.CompleteAndLeaseTasksRequest) -> leases_pb2.CompleteAndLeaseTasksResponse:
-            items = [self._complete_one(item) for item in asked.items]
+            items = self._complete_each(asked)
             return leases_pb2.CompleteAndLeaseTasksResponse(items=items, tasks=self.memory.lease_tasks(asked.lease).tasks)
 
         return self._answer("CompleteAndLeaseTasks", request, context, complete_all)
 
     def CompleteTasks(self, request: Any, context: grpc.ServicerContext) -> leases_pb2.CompleteTasksResponse:
-        items = [self._complete_one(item) for item in request.items]
+        items = self._complete_each(request)
         return self._answer("CompleteTasks", request, context, lambda _: leases_pb2.CompleteTasksResponse(items=items))
 
     def ReleaseTasks(self, request: Any, context: grpc.ServicerContext) -> leases_pb2.ReleaseTasksResponse:
         def release_all(asked: leases_pb2.ReleaseTasksRequest) -> leases_pb2.ReleaseTasksResponse:
-            return leases_pb2.ReleaseTasksResponse(items=[self._release_one(item) for item in asked.items])
+            item = leases_pb2.ReleaseTasksResponse.Item
+            return leases_pb2.ReleaseTasksResponse(items=each(asked, item, "released", self.memory.release_task))
 
         return self._answer("ReleaseTasks", request, context, release_all)
 
@@ -260,19 +261,8 @@ class FakeStore(leases_pb2_grpc.LeaseServiceServicer):
 
     FailTasks = AppendCheckpoints
 
-    def _complete_one(self, request: leases_pb2.CompleteTaskRequest) -> leases_pb2.CompleteTasksResponse.Item:
-        item = leases_pb2.CompleteTasksResponse.Item
-        try:
-            return item(completed=self.memory.complete_task(request))
-        except Refused as refused:
-            return item(refused=refusal(str(refused)))
-
-    def _release_one(self, request: leases_pb2.ReleaseTaskRequest) -> leases_pb2.ReleaseTasksResponse.Item:
-        item = leases_pb2.ReleaseTasksResponse.Item
-        try:
-            return item(released=self.memory.release_task(request))
-        except Refused as refused:
-            return item(refused=refusal(str(refused)))
+    def _complete_each(self, request: Any) -> list[leases_pb2.CompleteTasksResponse.Item]:
+        return each(request, leases_pb2.CompleteTasksResponse.Item, "completed", self.memory.complete_task)
 
     def _notify(self) -> None:
         with self.changed:
@@ -315,6 +305,18 @@ class FakeStore(leases_pb2_grpc.LeaseServiceServicer):
                 break
             self.changed.wait(min(left, 0.05))  # a timer that comes due notifies nobody
         return self.memory.lease_tasks(request)
+
+
+def each(request: Any, item: Callable[..., A], kind: str, apply: Callable[[Any], Any]) -> list[A]:
+    """Applies all of a batch; an outcome of each, under its `kind` where it was not refused."""
+
+    def outcome(one: Any) -> A:
+        try:
+            return item(**{kind: apply(one)})
+        except Refused as refused:
+            return item(refused=refusal(str(refused)))
+
+    return [outcome(one) for one in request.items]
 
 
 def new_worker(fake: FakeStore, **settings: Any) -> Worker:

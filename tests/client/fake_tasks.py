@@ -1,9 +1,10 @@
 """TaskService as a script: each call takes the next of the answers laid out for it."""
 
+import asyncio
 import contextlib
 import threading
 from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -47,6 +48,12 @@ class FakeTasks:
         finally:
             self._over.set()
             server.stop(0).wait()
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        """Waits, with a bound, until this is true of what was asked."""
+        async with asyncio.timeout(60):
+            while not condition():
+                await asyncio.sleep(0.01)
 
     def _answer(self, method: str, request: Any, context: grpc.ServicerContext) -> Any:
         self.calls.append(request)

@@ -9,29 +9,11 @@ import pytest
 from store_service.client import Context, TaskStore, Worker
 from store_service.client.completions import MANY, MOST_APART
 from tests.client.fake_store import FakeStore, FakeTask, new_worker, outcomes
+from tests.client.gate import Gate, gated
 from tests.conftest import Stubs
 from tests.store.builders import new_task
 
 pytestmark = pytest.mark.batching("it is about completions that travel together")
-
-
-class Gate:
-    """A workflow function whose runs all end at the same moment."""
-
-    def __init__(self) -> None:
-        self.running = 0
-        self.opened = asyncio.Event()
-
-    async def __call__(self, ctx: Context, args: Any) -> str:
-        self.running += 1
-        await self.opened.wait()
-        return "done"
-
-
-def gated(fake: FakeStore, **settings: Any) -> tuple[Worker, Gate]:
-    worker, gate = new_worker(fake, **{"lease_seconds": 60.0, **settings}), Gate()
-    worker.workflow("report")(gate.__call__)
-    return worker, gate
 
 
 def sizes(fake: FakeStore) -> list[int]:

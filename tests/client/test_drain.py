@@ -9,6 +9,7 @@ import pytest
 
 from store_service.client import Context, SyncContext, Worker
 from tests.client.fake_store import FakeStore, new_worker, outcomes
+from tests.client.gate import gated
 from tests.client.stubborn_worker import process
 from tests.pair import told_at
 
@@ -35,17 +36,10 @@ async def test_running_work_finishes_and_nothing_new_is_begun(fake: FakeStore) -
 
 @pytest.mark.batching("it is about releases that travel together")
 async def test_all_that_outlasts_the_drain_is_given_back_in_few_calls(fake: FakeStore) -> None:
-    worker, running = new_worker(fake, drain_seconds=0.0, concurrency=50), 0
-
-    @worker.workflow("report")
-    async def report(ctx: Context, args: Any) -> None:
-        nonlocal running
-        running += 1
-        await asyncio.Event().wait()
-
+    worker, gate = gated(fake, drain_seconds=0.0, concurrency=50)
     tasks = [fake.add() for _ in range(50)]
     async with worker:
-        await fake.until(lambda: running == len(tasks))
+        await fake.until(lambda: gate.running == len(tasks))
     assert outcomes(worker) == {"released": len(tasks)}
     assert {task.state for task in tasks} == {"QUEUED"}
     assert len(fake.of("ReleaseTasks")) + len(fake.of("ReleaseTask")) <= 2

@@ -10,6 +10,7 @@ from taskstore.v1 import tasks_pb2, tenants_pb2
 from store_service.client import Context, Worker
 from store_service.client.batches import MOST_ITEMS
 from tests.client.fake_store import FakeStore, new_worker, outcomes
+from tests.client.gate import Gate, gated
 from tests.conftest import Stubs
 from tests.store.builders import TENANT, new_task, set_policy
 
@@ -17,21 +18,13 @@ COUNT = 2 * MOST_ITEMS + 200
 
 
 async def test_it_takes_and_writes_no_more_in_a_call_than_one_takes(fake: FakeStore) -> None:
-    worker, running, opened = new_worker(fake, lease_seconds=60.0, concurrency=COUNT), 0, asyncio.Event()
-
-    @worker.workflow("report")
-    async def report(ctx: Context, args: Any) -> str:
-        nonlocal running
-        running += 1
-        await opened.wait()
-        return "done"
-
+    worker, gate = gated(fake, concurrency=COUNT)
     tasks = [fake.add() for _ in range(2 * COUNT)]
     fake.refuse("LeaseTasks", "STORAGE_UNAVAILABLE")
     async with worker:
-        await fake.until(lambda: running == COUNT)
+        await fake.until(lambda: gate.running == COUNT)
         assert [request.limit for request in fake.of("LeaseTasks")] == [MOST_ITEMS, MOST_ITEMS, MOST_ITEMS, 200]
-        opened.set()
+        gate.opened.set()
         await fake.ended(*tasks)
     assert outcomes(worker) == {"completed": len(tasks)}
     assert all(task.attempts == 1 for task in tasks)
@@ -58,11 +51,7 @@ async def test_all_its_leases_are_extended_also_when_the_first_call_for_it_fails
 
 @pytest.mark.usefixtures("often")
 async def test_a_short_lease_among_many_is_lost_in_time_while_the_store_does_not_answer(fake: FakeStore) -> None:
-    worker, stopped = new_worker(fake, lease_seconds=60.0, concurrency=COUNT + 1), asyncio.Event()
-
-    @worker.workflow("report")
-    async def report(ctx: Context, args: Any) -> None:
-        await asyncio.Event().wait()
+    (worker, _), stopped = gated(fake, concurrency=COUNT + 1), asyncio.Event()
 
     @worker.workflow("short", lease_seconds=2.0)
     async def short(ctx: Context, args: Any) -> None:
@@ -82,13 +71,8 @@ async def test_a_short_lease_among_many_is_lost_in_time_while_the_store_does_not
 
 
 async def test_hints_do_not_make_it_extend_more_leases_than_a_store_can_bear(fake: FakeStore) -> None:
-    worker, opened = new_worker(fake, lease_seconds=60.0, concurrency=COUNT), asyncio.Event()
+    worker, gate = gated(fake, concurrency=COUNT)
     tasks = [fake.add() for _ in range(COUNT)]
-
-    @worker.workflow("report")
-    async def report(ctx: Context, args: Any) -> str:
-        await opened.wait()
-        return "done"
 
     def beats() -> int:
         return sum(len(request.items) for request in fake.of("HeartbeatTasks"))
@@ -101,27 +85,21 @@ async def test_hints_do_not_make_it_extend_more_leases_than_a_store_can_bear(fak
                 fake.hint()
                 await asyncio.sleep(0.01)
         assert asked <= 2 * COUNT + 5_000 * (time.monotonic() - began)  # the first at once, and some that were due
-        opened.set()
+        gate.opened.set()
         await fake.ended(*tasks)
     assert outcomes(worker) == {"completed": COUNT}
 
 
 async def test_all_it_runs_is_given_back_when_it_ends(store: Stubs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("store_service.client.worker._STOP_SECONDS", 60.0)
-    worker, running = Worker(store.address, concurrency=COUNT, drain_seconds=0.0), 0
-
-    @worker.workflow("report")
-    async def report(ctx: Context, args: Any) -> None:
-        nonlocal running
-        running += 1
-        await asyncio.Event().wait()
-
+    worker, gate = Worker(store.address, concurrency=COUNT, drain_seconds=0.0), Gate()
+    worker.workflow("report")(gate.__call__)
     await set_policy(store, outstanding=COUNT, leased=COUNT)
     for _ in range(0, COUNT, 400):
         await store.tasks.CreateTasks(tasks_pb2.CreateTasksRequest(items=[new_task() for _ in range(400)]))
     async with worker:
         async with asyncio.timeout(60):
-            while running < COUNT:
+            while gate.running < COUNT:
                 await asyncio.sleep(0.01)
     assert outcomes(worker) == {"released": COUNT}
     tenant = (await store.tenants.GetTenant(tenants_pb2.GetTenantRequest(tenant_id=TENANT))).tenant

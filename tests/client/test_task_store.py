@@ -131,9 +131,7 @@ async def test_calls_of_a_client_that_is_closed_end_with_a_store_error(scripted:
     scripted.answers["CancelTask"].append(SILENCE)
     async with TaskStore.connect(scripted.address) as client:
         under_way = asyncio.create_task(client.cancel_task(tasks_pb2.CancelTaskRequest()))
-        async with asyncio.timeout(60):
-            while not scripted.calls:
-                await asyncio.sleep(0.01)
+        await scripted.until(lambda: scripted.calls)
     late = client.cancel_task(tasks_pb2.CancelTaskRequest())
     answers = await asyncio.gather(under_way, late, return_exceptions=True)
     assert [type(answer) for answer in answers] == [StoreError, StoreError], answers
@@ -149,9 +147,7 @@ async def test_a_call_whose_connection_was_closed_for_a_newer_one_is_repeated(sc
         return await tasks_pb2_grpc.TaskServiceStub(next(channels)).CancelTask(request, timeout=timeout)
 
     asked = asyncio.create_task(call(cancel_task, tasks_pb2.CancelTaskRequest(), timeout_seconds=60))
-    async with asyncio.timeout(60):
-        while not scripted.calls:
-            await asyncio.sleep(0.01)
+    await scripted.until(lambda: scripted.calls)
     await old.close()
     assert await asked == answer
     await new.close()

@@ -99,9 +99,7 @@ async def test_one_who_comes_later_is_told_what_stands_then_and_the_others_not_a
 async def test_one_who_knows_the_task_says_so_to_the_store_until_another_looks(scripted: FakeTasks, client: TaskStore) -> None:
     scripted.answers["WatchTasks"].extend([["broken"], [snapshot("a", change=3), snapshot("a", change=4, state=ENDED)]])
     knowing = asyncio.create_task(_changes(client, known_change=2))
-    async with asyncio.timeout(60):
-        while len(scripted.calls) < 2:  # also when the store was away
-            await asyncio.sleep(0.01)
+    await scripted.until(lambda: len(scripted.calls) >= 2)  # also when the store was away
     assert asked(scripted)[:2] == [[("a", 2)], [("a", 2)]]
     assert (await knowing)[-1] == 4
     scripted.answers["WatchTasks"].append([snapshot("a", change=7), snapshot("a", change=8, state=ENDED), SILENCE])
@@ -128,9 +126,7 @@ async def test_who_leaves_is_told_no_more_and_the_last_one_ends_the_watch_of_its
     assert first.heard.empty()
     second.followings[0].close()
     second.followings[0].close()
-    async with asyncio.timeout(60):
-        while not scripted.calls[-1].remove:
-            await asyncio.sleep(0.01)
+    await scripted.until(lambda: scripted.calls[-1].remove)
     assert list(scripted.calls[-1].remove) == [scripted.calls[0].add[0].number]
 
 
@@ -204,6 +200,4 @@ async def test_a_reader_of_one_task_that_stops_looks_no_longer(scripted: FakeTas
     scripted.answers["WatchTasks"].append([snapshot("a", change=1), SILENCE])
     async with aclosing(client.watch_task(wanted("a"))) as snapshots:
         assert (await anext(snapshots)).task.change == 1
-    async with asyncio.timeout(60):
-        while not scripted.calls[-1].remove:
-            await asyncio.sleep(0.01)
+    await scripted.until(lambda: scripted.calls[-1].remove)
