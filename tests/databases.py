@@ -33,6 +33,12 @@ BEGIN
   UPDATE clock.shift SET by = '0';
 END $$;
 """
+_UNVISITED: Final = """
+DO $$ DECLARE name text; BEGIN
+  FOR name IN SELECT oid::regclass FROM pg_class WHERE relnamespace = 'tenure'::regnamespace AND relkind = 'r' LOOP
+    EXECUTE format('ALTER TABLE %s SET (autovacuum_enabled = false)', name);
+  END LOOP;
+END $$"""
 
 
 class Databases:
@@ -47,13 +53,17 @@ class Databases:
         """The address of a database in which nothing has happened."""
         if self._free:
             return self._free.pop()
-        name = f"test_{uuid4().hex}"
-        admin = await asyncpg.connect(self._dsn)
-        await admin.execute(f"CREATE DATABASE {name} TEMPLATE template STRATEGY FILE_COPY")
-        await admin.close()
-        dsn = database_at(self._dsn, name)
+        dsn = await self._create()
         connection = await asyncpg.connect(dsn)
         self._fingerprints[dsn] = await connection.fetchval(_FINGERPRINT)
+        await connection.close()
+        return dsn
+
+    async def take_unvisited(self) -> str:
+        """The address of one in which nothing ever happened, and that Postgres looks at only when it is told to. To be dropped."""
+        dsn = await self._create()
+        connection = await asyncpg.connect(dsn)
+        await connection.execute(_UNVISITED)
         await connection.close()
         return dsn
 
@@ -75,9 +85,20 @@ class Databases:
             self._free.append(dsn)
         await connection.close()
         if not is_same:
-            admin = await asyncpg.connect(self._dsn)
-            await admin.execute(f"DROP DATABASE {dsn.rpartition('/')[2]} WITH (FORCE)")
-            await admin.close()
+            await self.drop(dsn)
+
+    async def drop(self, dsn: str) -> None:
+        """Drops a database, whoever is connected."""
+        admin = await asyncpg.connect(self._dsn)
+        await admin.execute(f"DROP DATABASE {dsn.rpartition('/')[2]} WITH (FORCE)")
+        await admin.close()
+
+    async def _create(self) -> str:
+        name = f"test_{uuid4().hex}"
+        admin = await asyncpg.connect(self._dsn)
+        await admin.execute(f"CREATE DATABASE {name} TEMPLATE template STRATEGY FILE_COPY")
+        await admin.close()
+        return database_at(self._dsn, name)
 
 
 def database_at(dsn: str, name: str) -> str:

@@ -2,12 +2,15 @@
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Final
+from uuid import UUID
 
 import asyncpg
 
 from store_service.db.arrays import ids, numbers
 from store_service.db.pool import Database
 from store_service.db.queries import Queries
+from store_service.db.times import EARLIEST, LATEST
 from store_service.model.limits import ANSWER_BYTES
 from store_service.model.payloads import Payload
 from store_service.model.states import TaskState
@@ -28,6 +31,7 @@ from store_service.model.tasks import (
 )
 from store_service.model.waits import Question, Wait, WaitKind
 
+_FIRST_ID: Final = str(UUID(int=0))
 _STATES = {state.value: state for state in TaskState}
 
 
@@ -111,15 +115,15 @@ class TaskRows:
         self, wanted: TaskFilter, after: tuple[datetime, str] | None, limit: int
     ) -> list[tuple[datetime, str]]:
         """When the tasks of a page were created, and their ids; newest first."""
-        created_at, task_id = after or (None, None)
-        times = (wanted.created_from, wanted.created_before, created_at, task_id)
+        before, task_id = min(after or (LATEST, _FIRST_ID), (wanted.created_before or LATEST, _FIRST_ID))
+        bounds = (wanted.created_from or EARLIEST, before, task_id)
         if wanted.states or wanted.workflow:
             states = list(wanted.states or TaskState)
             rows = await self._database.read(
-                self._queries["list_tasks"], wanted.tenant_id, states, wanted.workflow, *times, limit
+                self._queries["list_tasks"], wanted.tenant_id, states, wanted.workflow, *bounds, limit
             )
         else:
-            rows = await self._database.read(self._queries["list_all_tasks"], wanted.tenant_id, *times, limit)
+            rows = await self._database.read(self._queries["list_all_tasks"], wanted.tenant_id, *bounds, limit)
         return [(row["created_at"], str(row["task_id"])) for row in rows]
 
     async def cancel_tasks(

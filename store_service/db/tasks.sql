@@ -83,9 +83,8 @@ WHERE t.tenant_id = (SELECT tenure.allow($1)) AND t.reference = $2 AND ($3::text
 ORDER BY t.created_at DESC LIMIT 1
 
 -- name: list_tasks
--- $1 tenant, $2 states, $3 workflow or null, $4 created from or null, $5 created before or null,
--- $6 created_at and $7 task of the last row of the page before, or null, $8 page size. Newest first. A stretch of the index
--- for each state and workflow: nothing is looked at that does not match.
+-- $1 tenant, $2 states, $3 workflow or null, $4 created from, $5 and $6 before this time and task, $7 page size. Newest first. A
+-- stretch of the index for each state and workflow: nothing is looked at that does not match.
 SELECT f.created_at, f.task_id
 FROM (
   SELECT DISTINCT l.tenant_id, l.workflow FROM tenure.lane l
@@ -94,21 +93,16 @@ CROSS JOIN unnest($2::text[]) u(state)
 CROSS JOIN LATERAL (
   SELECT s.created_at, s.task_id FROM tenure.task_state s
   WHERE s.tenant_id = w.tenant_id AND s.state = u.state AND s.workflow = w.workflow
-    AND s.created_at >= coalesce($4::timestamptz, '-infinity')
-    AND (s.created_at, s.task_id) < (coalesce($6::timestamptz, 'infinity'), coalesce($7::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff'))
-    AND s.created_at < coalesce($5::timestamptz, 'infinity')
-  ORDER BY s.created_at DESC, s.task_id DESC LIMIT $8
+    AND s.created_at >= $4 AND (s.created_at, s.task_id) < ($5, $6)
+  ORDER BY s.created_at DESC, s.task_id DESC LIMIT $7
 ) f
-ORDER BY f.created_at DESC, f.task_id DESC LIMIT $8
+ORDER BY f.created_at DESC, f.task_id DESC LIMIT $7
 
 -- name: list_all_tasks
--- $1 tenant, $2 created from or null, $3 created before or null, $4 created_at and $5 task of the last row of the page before,
--- or null, $6 page size. Newest first, whatever their state and workflow.
+-- $1 tenant, $2 created from, $3 and $4 before this time and task, $5 page size. Newest first, whatever their state and workflow.
 SELECT t.created_at, t.task_id FROM tenure.task t
-WHERE t.tenant_id = (SELECT tenure.allow($1)) AND t.created_at >= coalesce($2::timestamptz, '-infinity')
-  AND t.created_at < coalesce($3::timestamptz, 'infinity')
-  AND (t.created_at, t.task_id) < (coalesce($4::timestamptz, 'infinity'), coalesce($5::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff'))
-ORDER BY t.created_at DESC, t.task_id DESC LIMIT $6
+WHERE t.tenant_id = (SELECT tenure.allow($1)) AND t.created_at >= $2 AND (t.created_at, t.task_id) < ($3, $4)
+ORDER BY t.created_at DESC, t.task_id DESC LIMIT $5
 
 -- name: cancel_tasks
 -- $1 tenant, $2 task, $3 issuer or null, $4 subject or null, $5 force: arrays; $6 states a cancel may leave, $7 grace ms

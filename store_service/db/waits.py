@@ -9,6 +9,7 @@ from store_service.db.leases import fences
 from store_service.db.pool import Database
 from store_service.db.queries import Queries
 from store_service.db.records import value_of
+from store_service.db.times import LATEST
 from store_service.model.leases import Suspend
 from store_service.model.limits import PENDING_SIGNALS_PER_TASK, QUESTIONS_PER_TASK
 from store_service.model.tasks import Answers, Fork, NewSignal
@@ -84,7 +85,7 @@ class WaitRows:
     async def list_signals(self, wanted: SignalFilter, after: tuple[datetime, str] | None, limit: int) -> list[SignalFacts]:
         """A page of signals, newest first."""
         states = list(wanted.states or SignalState)
-        page = (wanted.tenant_id, states, *(after or (None, None)), limit)
+        page = (wanted.tenant_id, states, *(after or (LATEST, "")), limit)
         if wanted.task_id is None:
             rows = await self._database.read(self._queries["list_signals"], *page)
         else:

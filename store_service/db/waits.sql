@@ -21,23 +21,22 @@ SELECT outcome, replayed, opened FROM tenure.publish_signal(tenure.allow($1), $2
 SELECT signal_id, task_id, name, state, accepted_at FROM tenure.signal WHERE tenant_id = (SELECT tenure.allow($1)) AND signal_id = $2
 
 -- name: list_signals
--- $1 tenant, $2 states, $3 accepted_at and $4 signal of the last row of the page before, or null, $5 page size. Newest first.
+-- $1 tenant, $2 states, $3 and $4 before this time and signal, $5 page size. Newest first.
 SELECT f.signal_id, f.task_id, f.name, f.state, f.accepted_at
 FROM unnest($2::text[]) u(state)
 CROSS JOIN LATERAL (
   SELECT x.signal_id, x.task_id, x.name, x.state, x.accepted_at FROM tenure.signal x
   WHERE x.tenant_id = (SELECT tenure.allow($1)) AND x.state = u.state
-    AND (x.accepted_at, x.signal_id) < (coalesce($3::timestamptz, 'infinity'), coalesce($4::text, ''))
+    AND (x.accepted_at, x.signal_id) < ($3, $4)
   ORDER BY x.accepted_at DESC, x.signal_id DESC LIMIT $5
 ) f
 ORDER BY f.accepted_at DESC, f.signal_id DESC LIMIT $5
 
 -- name: list_signals_of_task
--- $1 tenant, $2 states, $3 accepted_at and $4 signal of the last row of the page before, or null, $5 page size, $6 task.
--- Newest first.
+-- $1 tenant, $2 states, $3 and $4 before this time and signal, $5 page size, $6 task. Newest first.
 SELECT x.signal_id, x.task_id, x.name, x.state, x.accepted_at FROM tenure.signal x
 WHERE x.tenant_id = (SELECT tenure.allow($1)) AND x.task_id = $6 AND x.state = ANY ($2::text[])
-  AND (x.accepted_at, x.signal_id) < (coalesce($3::timestamptz, 'infinity'), coalesce($4::text, ''))
+  AND (x.accepted_at, x.signal_id) < ($3, $4)
 ORDER BY x.accepted_at DESC, x.signal_id DESC LIMIT $5
 
 -- name: fork_task

@@ -66,6 +66,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture
+async def unvisited(databases: Databases) -> AsyncIterator[str]:
+    """A database in which nothing ever happened, and of which Postgres learns only what a test tells it to."""
+    dsn = await databases.take_unvisited()
+    yield dsn
+    await databases.drop(dsn)
+
+
+@pytest.fixture
 async def there(databases: Databases) -> AsyncIterator[Cell]:
     """The cell where it goes."""
     dsn = await databases.take()

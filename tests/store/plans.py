@@ -9,8 +9,9 @@ import os
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
@@ -22,14 +23,18 @@ from store_service.db.leases import LeaseRows
 from store_service.db.migrate import migrate
 from store_service.db.pool import SETTINGS
 from store_service.db.tasks import TaskRows
+from store_service.db.waits import WaitRows
 from store_service.embedded import EmbeddedPostgres
 from store_service.model.leases import Claim, Disposition, Finish, Heartbeat, LeasedTask, NewCheckpoint, WorkflowVersion
 from store_service.model.payloads import JSON, Payload
 from store_service.model.states import TaskState
 from store_service.model.tasks import NewTask, Owner, TaskContract, TaskFilter, TaskRead, TaskRef, TaskView
+from store_service.model.waits import SignalFilter
 
 WORKFLOW: Final = "report"
 BATCH: Final = 100
+Place = tuple[datetime, str]
+"""Where a page of a list ends: when that was made, and its id."""
 _SHOWN: Final = {
     "log_min_duration": "0",
     "log_nested_statements": "on",
@@ -165,6 +170,33 @@ async def hot_plans(dsn: str) -> dict[str, list[Plan]]:
     plans = [await _go_through(session) for _ in range(2)]
     await session.close()
     return plans[-1]
+
+
+async def pages_of_lists(dsn: str) -> dict[str, list[int]]:
+    """How many of its pages Postgres looks at for each page of a list, to the end of it: the first tenant's tasks, those of them
+    that are queued, its signals."""
+    session = await watch(dsn)
+    tasks, waits = TaskRows(session), WaitRows(session)  # type: ignore[arg-type]  # see Watched
+    every = TaskFilter(tenant_id="t0", states=(), workflow=None, created_from=None, created_before=None)
+    queued = replace(every, states=(TaskState.QUEUED,))
+    signals = SignalFilter(tenant_id="t0", states=(), task_id=None)
+
+    async def list_signals(after: Place | None) -> list[Place]:
+        return [(one.accepted_at, one.signal_id) for one in await waits.list_signals(signals, after, BATCH)]
+
+    lists: dict[str, Callable[[Place | None], Awaitable[list[Place]]]] = {
+        "every task": lambda after: tasks.list_tasks(every, after, BATCH),
+        "queued tasks": lambda after: tasks.list_tasks(queued, after, BATCH),
+        "signals": list_signals,
+    }
+    looked_at: dict[str, list[int]] = {name: [] for name in lists}
+    for name, read in lists.items():
+        page = await read(None)  # which reads catalogs, too
+        while page:
+            page = await read(page[-1])
+            looked_at[name].append(session.take()[-1].buffers())
+    await session.close()
+    return looked_at
 
 
 async def planned_anew(dsn: str) -> list[str]:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import asyncpg
 import grpc
@@ -14,6 +14,7 @@ from taskstore.v1 import leases_pb2, tasks_pb2, types_pb2
 
 from store_service.db.pool import SETTINGS
 from store_service.db.queries import Queries
+from store_service.db.times import EARLIEST, LATEST
 from store_service.model.limits import MIB
 from store_service.model.states import TaskState
 from tests.conftest import Clock, Stubs
@@ -312,6 +313,6 @@ async def test_a_filtered_list_looks_at_nothing_that_does_not_match(
     matching = len(await ids(store, **wanted))
     assert matching in (4, 3)
     for size in (2, 100):
-        rows, removed = await looked_at(database, "list_tasks", TENANT, states, workflow, None, None, None, None, size)
+        rows, removed = await looked_at(database, "list_tasks", TENANT, states, workflow, EARLIEST, LATEST, UUID(int=0), size)
         assert rows <= matching
         assert removed == 0

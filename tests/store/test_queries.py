@@ -101,7 +101,7 @@ def arguments_sent(stem: str, name: str) -> int | None:
             for argument in node.args[1:]:
                 if isinstance(argument, ast.Starred):
                     text = ast.unparse(argument)
-                    width = 5 if "fence" in text else 4 if "times" in text else None
+                    width = 5 if "fence" in text else 3 if "bounds" in text else None
                     if width is None:
                         return None
                     count += width
