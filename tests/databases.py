@@ -60,7 +60,7 @@ class Databases:
         return dsn
 
     async def take_unvisited(self) -> str:
-        """The address of one in which nothing ever happened, and that Postgres looks at only when it is told to. To be dropped."""
+        """The address of one in which nothing ever happened, and that Postgres looks at only when told to. To be dropped."""
         dsn = await self._create()
         connection = await asyncpg.connect(dsn)
         await connection.execute(_UNVISITED)

@@ -138,8 +138,12 @@ class Chores:
 
     async def _look_at_growth(self) -> None:
         """A session keeps the plans that it made when tables were empty: by any index, and by reading all of a small table.
-        Where a table has grown fourfold they are made anew."""
-        sizes = await self._rows.table_sizes()
+        Where a table has grown fourfold they are made anew. What was analyzed when it had no rows, as all that it held had been
+        removed, is taken for empty however it grows, and read whole for each row of a batch, until it is analyzed again."""
+        found = await self._rows.table_sizes()
+        if found["misjudged"]:
+            await self._rows.analyze_seeming_empty()
+        sizes = found["sizes"]
         if self._sizes and any(now > before for now, before in zip(sizes, self._sizes, strict=True)):
             self._plan_anew()
         self._sizes = [max(pair) for pair in zip(sizes, self._sizes or sizes, strict=True)]

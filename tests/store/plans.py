@@ -173,8 +173,8 @@ async def hot_plans(dsn: str) -> dict[str, list[Plan]]:
 
 
 async def pages_of_lists(dsn: str) -> dict[str, list[int]]:
-    """How many of its pages Postgres looks at for each page of a list, to the end of it: the first tenant's tasks, those of them
-    that are queued, its signals."""
+    """How many of its pages Postgres looks at for each page of a list, to the end of it: all tasks of the first tenant, its
+    queued ones, its signals."""
     session = await watch(dsn)
     tasks, waits = TaskRows(session), WaitRows(session)  # type: ignore[arg-type]  # see Watched
     every = TaskFilter(tenant_id="t0", states=(), workflow=None, created_from=None, created_before=None)
