@@ -56,6 +56,7 @@ async def migrate(dsn: str) -> list[Migration]:
             if missing:
                 await connection.execute(queries["pin_functions"])
                 await connection.execute(queries["analyze_seldom"])
+                await connection.execute(queries["expect_many"])
                 await apply_roles(connection)
             return missing
     except asyncpg.InsufficientPrivilegeError as error:

@@ -60,13 +60,23 @@ def scans(plans: list[Plan]) -> list[Scan]:
     return [scan for plan in plans for scan in plan.scans()]
 
 
-async def test_hot_statements_look_at_those_rows_alone_that_they_are_for(plans: Plans) -> None:
+def assert_they_go_by_keys(plans: Plans) -> None:
     assert plans.keys() == INDEXES.keys()
     for name, ran in plans.items():
         looks = [scan for scan in scans(ran) if scan.table in OF_ONE_TASK]
         assert looks, ran
         assert {scan.index for scan in looks} <= INDEXES[name], (name, looks)
         assert max(scan.rows for scan in looks) <= MOST_ROWS, (name, looks)
+
+
+async def test_hot_statements_look_at_those_rows_alone_that_they_are_for(plans: Plans) -> None:
+    assert_they_go_by_keys(plans)
+
+
+async def test_a_tenant_with_many_tasks_is_looked_at_by_key_though_each_had_one_when_tables_were_analyzed(dsn: str) -> None:
+    await fill(dsn, tasks=1_000, tenants=1_000)
+    await fill(dsn, tasks=3_000, tenants=10, then="")
+    assert_they_go_by_keys(await hot_plans(dsn))
 
 
 async def test_turns_and_pages_are_read_from_their_indexes_alone(plans: Plans) -> None:
