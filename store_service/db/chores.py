@@ -58,8 +58,8 @@ class ChoreRows:
         return (await self._database.read(self._queries["table_sizes"]))[0]
 
     async def analyze_seeming_empty(self) -> None:
-        """Tells the planner what is in tables that it takes for empty."""
-        await self._database.write(self._queries["analyze_seeming_empty"])
+        """Tells the planner what is in tables that it takes for empty. No row is written."""
+        await self._database.read(self._queries["analyze_seeming_empty"])
 
     async def ping(self) -> None:
         """Asks the database whether it takes writes. Raises STORAGE_UNAVAILABLE, and gives the connection up, if not."""

@@ -68,6 +68,14 @@ SELECT m.tenant, 'report', 1, count(*), now(), true FROM made m GROUP BY 1
 ON CONFLICT (tenant_id, workflow, version)
 DO UPDATE SET ready = lane.ready + excluded.ready, ready_from = least(lane.ready_from, excluded.ready_from)
 """
+_MORE: Final = """;
+INSERT INTO tenure.signal (tenant_id, signal_id, task_id, name, digest, media_type, data, state, accepted_at)
+SELECT s.tenant_id, s.task_id::text, s.task_id, 'go', '', '', '', 'PENDING', s.created_at FROM tenure.task_state s;
+INSERT INTO tenure.early_answer SELECT s.tenant_id, s.task_id, 'early', '{}' FROM tenure.task_state s;
+INSERT INTO tenure.input_request (tenant_id, task_id, number, key, name, token, method, params, asked_at, state)
+SELECT s.tenant_id, s.task_id, 0, 'old', 'old', 1, 'elicitation/create', '{}', s.created_at, 'OVER' FROM tenure.task_state s;
+INSERT INTO tenure.checkpoint SELECT s.tenant_id, s.task_id, 1, 's', 'application/json', '{}', 1, s.created_at
+FROM tenure.task_state s"""
 _PLANNED: Final = "PLANNER STATISTICS"
 _TEST_CLOCK: Final = 'SQL function "task_now"'
 """Which is in a table. The store's own is a part of the statements that ask for it."""
@@ -154,10 +162,11 @@ async def watch(dsn: str) -> Watched:
     return Watched(connection)
 
 
-async def fill(dsn: str, *, tasks: int, tenants: int, then: str = "VACUUM ANALYZE") -> None:
-    """Makes tasks that wait, of so many tenants, and does `then`."""
+async def fill(dsn: str, *, tasks: int, tenants: int, then: str = "VACUUM ANALYZE", with_more: bool = False) -> None:
+    """Makes tasks that wait, of so many tenants, and does `then`. With more, each has a signal, an early answer, a question and
+    a checkpoint."""
     connection = await asyncpg.connect(dsn)
-    await connection.execute(_FILL.format(tasks=tasks, tenants=tenants))
+    await connection.execute(_FILL.format(tasks=tasks, tenants=tenants) + (_MORE if with_more else ""))
     if then:
         await connection.execute(then)
     await connection.close()
@@ -215,7 +224,7 @@ async def _go_through(session: Watched) -> dict[str, list[Plan]]:
     plans: dict[str, list[Plan]] = {}
     await tasks.create_tasks([(_new(f"t{number % 10}"), str(uuid4()), b"digest") for number in range(BATCH)])
     plans["create_tasks"] = session.take()
-    taken = (await leases.claim_tasks(_claim())).tasks
+    taken = (await leases.claim_tasks(claim_any())).tasks
     plans["claim_tasks"] = session.take()
     await leases.heartbeat_tasks([Heartbeat(one.lease, 0) for one in taken])
     plans["heartbeat_tasks"] = session.take()
@@ -227,7 +236,7 @@ async def _go_through(session: Watched) -> dict[str, list[Plan]]:
     plans["get_tasks"] = session.take()
     await leases.finish_tasks([_finish(one) for one in taken])
     plans["finish_tasks"] = session.take()
-    await leases.claim_tasks(_claim(lease_ms=1))
+    await leases.claim_tasks(claim_any(lease_ms=1))
     session.take()
     await chores.promote_due(BATCH, grace_ms=30_000, max_crashes=20)
     plans["promote_due"] = session.take()
@@ -264,7 +273,7 @@ def _new(tenant_id: str) -> NewTask:
     )  # fmt: skip
 
 
-def _claim(*, lease_ms: int = 30_000) -> Claim:
+def claim_any(*, lease_ms: int = 30_000) -> Claim:
     return Claim(
         request_id=uuid4().hex, worker_id="w", workflows=(WorkflowVersion(WORKFLOW, 1, lease_ms),), tenant_ids=(), limit=BATCH,
         wait_ms=0,

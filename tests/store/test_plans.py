@@ -6,10 +6,22 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
+from tests.store.other_plans import other_plans
 from tests.store.plans import BATCH, Plan, Scan, fill, hot_plans, pages_of_lists, planned_anew
 
 MOST_ROWS: Final = 2 * BATCH
-OF_ONE_TASK: Final = {"task", "task_state", "history", "outcome", "wait", "signal", "input_request", "progress", "checkpoint"}
+OF_ONE_TASK: Final = {
+    "task",
+    "task_state",
+    "history",
+    "outcome",
+    "wait",
+    "signal",
+    "input_request",
+    "progress",
+    "checkpoint",
+    "early_answer",
+}
 SIGNALS: Final = {"signal_of_task", "signal_pending"}
 """Either finds the pending ones of a task by its key."""
 INDEXES: Final = {
@@ -24,12 +36,10 @@ INDEXES: Final = {
     "list_tasks": {"task_listed"},
     "list_all_tasks": {"task_created"},
 }
+AHEAD: Final = "task_ready"
+"""How many are ahead of a task is counted, up to a bound."""
 INDEX_ONLY: Final = {("claim_tasks", "lane_turn"), ("list_tasks", "task_listed"), ("list_all_tasks", "task_created")}
 """Whose turn it is, and what is on a page, is read from the index alone. Whatever else there is locks rows, or brings them."""
-
-SIGNALLED: Final = """
-INSERT INTO tenure.signal (tenant_id, signal_id, task_id, name, digest, media_type, data, state, accepted_at)
-SELECT s.tenant_id, s.task_id::text, s.task_id, 'go', '', '', '', 'PENDING', s.created_at FROM tenure.task_state s"""
 
 WITH_OPTION: Final = """
 SELECT array_agg(relname::text) FROM pg_class
@@ -94,13 +104,16 @@ async def test_what_is_looked_at_is_as_much_where_ten_times_as_many_tasks_wait(d
     assert {name: pages for name, pages in many.items() if pages > 2 * few[name] + BATCH // 2} == {}, few
 
 
+async def test_whatever_is_asked_of_a_task_looks_at_no_other(dsn: str) -> None:
+    await fill(dsn, tasks=3_000, tenants=10, with_more=True)
+    for name, ran in (await other_plans(dsn)).items():
+        looks = [scan for scan in scans(ran) if scan.table in OF_ONE_TASK and scan.index != AHEAD]
+        assert looks, name
+        assert max(scan.rows for scan in looks) <= MOST_ROWS, (name, looks)
+
+
 async def test_the_last_page_of_a_list_is_found_as_the_first_is(dsn: str, then: str) -> None:
-    await fill(dsn, tasks=2_000, tenants=1)
-    database = await asyncpg.connect(dsn)
-    await database.execute(SIGNALLED)
-    if then:
-        await database.execute(then)
-    await database.close()
+    await fill(dsn, tasks=2_000, tenants=1, then=then, with_more=True)
     for name, looked_at in (await pages_of_lists(dsn)).items():
         assert len(looked_at) == 2_000 // BATCH, name
         assert max(looked_at) <= 3 * BATCH, (name, looked_at)

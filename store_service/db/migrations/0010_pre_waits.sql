@@ -63,8 +63,9 @@ BEGIN
 
   -- The questions, under keys of their own, answered at once where an answer that fits came first.
   WITH asked AS (
-    SELECT q.i, q.name, q.method, q.params, q.n, (SELECT count(*) FROM input_request r WHERE r.tenant_id = p_tenant[q.i]
-             AND r.task_id = p_task[q.i] AND r.name = q.name) AS times,
+    SELECT q.i, p_tenant[q.i] AS t, p_task[q.i] AS id, q.name, q.method, q.params, q.n,
+           (SELECT count(*) FROM input_request r WHERE r.tenant_id = p_tenant[q.i] AND r.task_id = p_task[q.i] AND r.name = q.name)
+           AS times,
            (SELECT count(*) FROM input_request r WHERE r.tenant_id = p_tenant[q.i] AND r.task_id = p_task[q.i])
            + row_number() OVER (PARTITION BY q.i ORDER BY q.n) - 1 AS number
     FROM unnest(p_q_item, p_q_name, p_q_method, p_q_params) WITH ORDINALITY q(i, name, method, params, n)
@@ -72,30 +73,31 @@ BEGIN
   ), keyed AS MATERIALIZED (
     SELECT a.*, a.name || CASE WHEN a.times > 0 THEN '#' || a.times + 1 ELSE '' END AS key FROM asked a
   ), early AS (
-    DELETE FROM early_answer x USING keyed k WHERE x.tenant_id = p_tenant[k.i] AND x.task_id = p_task[k.i] AND x.key = k.key
+    DELETE FROM early_answer x USING keyed k WHERE x.tenant_id = k.t AND x.task_id = k.id AND x.key = k.key
     RETURNING k.i, x.key, x.response
   ), fitting AS (
     SELECT e.* FROM early e JOIN unnest(p_f_item, p_f_key) f(i, key) ON f.i = e.i AND f.key = e.key
   )
   INSERT INTO input_request (tenant_id, task_id, number, key, name, token, method, params, asked_at, state, response, answered_at)
-  SELECT p_tenant[k.i], p_task[k.i], k.number, k.key, k.name, p_token[k.i], k.method, k.params, v_now,
+  SELECT k.t, k.id, k.number, k.key, k.name, p_token[k.i], k.method, k.params, v_now,
          CASE WHEN e.key IS NULL THEN 'OPEN' ELSE 'ANSWERED' END, e.response, CASE WHEN e.key IS NOT NULL THEN v_now END
   FROM keyed k LEFT JOIN fitting e ON e.i = k.i AND e.key = k.key;
 
   WITH held AS MATERIALIZED (
-    SELECT u.o, p_tenant[u.o] AS t, p_task[u.o] AS id, p_token[u.o] AS k, p_kind[u.o] AS kind, g.signal_id,
+    SELECT u.o, u.t, u.id, p_token[u.o] AS k, p_kind[u.o] AS kind, g.signal_id,
            CASE WHEN p_delay_ms[u.o] > 0 THEN v_now + p_delay_ms[u.o] * interval '1 ms' END AS until,
            CASE WHEN s.cancel_requested_at IS NOT NULL THEN 'CANCELLED'
                 WHEN g.signal_id IS NOT NULL THEN 'WOKEN'
                 WHEN p_kind[u.o] = 'INPUT' AND NOT EXISTS (
                   SELECT FROM input_request r WHERE r.tenant_id = s.tenant_id AND r.task_id = s.task_id AND r.state = 'OPEN'
                 ) THEN 'WOKEN' ELSE 'SUSPENDED' END AS event
-    FROM unnest(v_item) u(o)
-    JOIN task_state s ON s.tenant_id = p_tenant[u.o] AND s.task_id = p_task[u.o]
+    FROM unnest(p_tenant, p_task) WITH ORDINALITY u(t, id, o)
+    JOIN task_state s ON s.tenant_id = u.t AND s.task_id = u.id
     LEFT JOIN LATERAL (
       SELECT x.signal_id FROM signal x WHERE x.tenant_id = s.tenant_id AND x.task_id = s.task_id AND x.state = 'PENDING'
         AND x.name = p_signal[u.o] AND s.cancel_requested_at IS NULL
       ORDER BY x.accepted_at, x.signal_id LIMIT 1) g ON true
+    WHERE u.o = ANY (v_item)
   ), consumed AS (
     UPDATE signal x SET state = 'CONSUMED' FROM held h WHERE x.tenant_id = h.t AND x.signal_id = h.signal_id
   ), waits AS (
