@@ -9,7 +9,9 @@ SELECT s.state, s.workflow, s.version, h.at AS since, s.ready, s.ready_at, s.ret
 FROM tenure.task t
 JOIN tenure.task_state s ON s.tenant_id = t.tenant_id AND s.task_id = t.task_id
 JOIN tenure.tenant n ON n.tenant_id = t.tenant_id
-JOIN tenure.history h ON h.tenant_id = t.tenant_id AND h.task_id = t.task_id AND h.line = s.lines - 1
+CROSS JOIN LATERAL (
+  SELECT x.at FROM tenure.history x WHERE x.tenant_id = t.tenant_id AND x.task_id = t.task_id ORDER BY x.line DESC LIMIT 1
+) h
 LEFT JOIN tenure.wait w ON s.state = 'WAITING' AND w.tenant_id = t.tenant_id AND w.task_id = t.task_id
 LEFT JOIN tenure.move m ON s.ready AND m.tenant_id = t.tenant_id AND m.state = 'DRAINING'
 LEFT JOIN LATERAL (

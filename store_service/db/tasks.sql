@@ -54,7 +54,10 @@ FROM (
            array_agg(x.total ORDER BY x.sequence) AS totals, array_agg(x.message ORDER BY x.sequence) AS messages,
            sum(octet_length(x.message)) AS bytes
     FROM generate_series(greatest(least(u.reports_after, s.progress - 1), s.progress - 16) + 1, s.progress) n(sequence)
-    JOIN tenure.progress x ON x.tenant_id = u.tenant_id AND x.task_id = u.task_id AND x.slot = n.sequence % 16
+    CROSS JOIN LATERAL (
+      SELECT * FROM tenure.progress r WHERE r.tenant_id = u.tenant_id AND r.task_id = u.task_id AND r.slot = n.sequence % 16
+      OFFSET 0    -- keeps it apart, see Trap in the README
+    ) x
     WHERE s.progress > 0
   ) p ON true
   LEFT JOIN tenure.wait w ON s.state = 'WAITING' AND w.tenant_id = u.tenant_id AND w.task_id = u.task_id

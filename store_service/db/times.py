@@ -1,4 +1,4 @@
-"""The bounds of what is listed where none are named: Postgres finds the place in an index only by values that it is given."""
+"""The bounds of what is listed where none are named: for Postgres, `-infinity` and `infinity`."""
 
 from datetime import UTC, datetime
 from typing import Final

@@ -13,7 +13,7 @@ from store_service.model.pauses import WorkScope
 from store_service.model.payloads import JSON, Payload
 from store_service.model.redrives import Redrive
 from store_service.model.states import TERMINAL, TaskState
-from store_service.model.tasks import Answers, Fork, NewSignal, TaskRef
+from store_service.model.tasks import Answers, Fork, NewSignal, TaskRead, TaskRef, TaskView
 from store_service.model.waits import Answer, NewQuestion, SignalFilter, WaitKind
 from tests.store.plans import BATCH, Plan, Watched, claim_any, watch
 
@@ -37,6 +37,7 @@ async def _go_through(session: Watched) -> dict[str, list[Plan]]:
     asked, told = [one.lease for one in taken[::2]], [one.lease for one in taken[1::2]]
     steps: dict[str, Callable[[], Awaitable[object]]] = {
         "load_input": lambda: leases.load_input(first),
+        "get_tasks": lambda: tasks.get_tasks([TaskRead(ref, TaskView.OUTCOME) for ref in refs]),
         "load_early_answers": lambda: leases.load_early_answers(first),
         "is_held": lambda: leases.is_held(first),
         "report_progress": lambda: leases.report_progress([Report(one.lease, 1, None, "") for one in taken]),

@@ -69,6 +69,11 @@ ON CONFLICT (tenant_id, workflow, version)
 DO UPDATE SET ready = lane.ready + excluded.ready, ready_from = least(lane.ready_from, excluded.ready_from)
 """
 _MORE: Final = """;
+UPDATE tenure.task_state SET lines = 20, progress = 16;
+INSERT INTO tenure.history (tenant_id, task_id, line, event, at)
+SELECT s.tenant_id, s.task_id, n, 'CREATED', s.created_at FROM tenure.task_state s, generate_series(1, 19) n;
+INSERT INTO tenure.progress (tenant_id, task_id, slot, sequence, value, message)
+SELECT s.tenant_id, s.task_id, n % 16, n, n, '' FROM tenure.task_state s, generate_series(1, 16) n;
 INSERT INTO tenure.signal (tenant_id, signal_id, task_id, name, digest, media_type, data, state, accepted_at)
 SELECT s.tenant_id, s.task_id::text, s.task_id, 'go', '', '', '', 'PENDING', s.created_at FROM tenure.task_state s;
 INSERT INTO tenure.early_answer SELECT s.tenant_id, s.task_id, 'early', '{}' FROM tenure.task_state s;
@@ -83,16 +88,20 @@ _SCAN: Final = re.compile(
     r"(?:Seq Scan|Index (?P<only>Only )?Scan (?:Backward )?using (?P<index>\w+)) on (?:tenure\.)?(?P<table>\w+)"
     r".*?actual rows=(?P<rows>[\d.]+) loops=(?P<loops>\d+)"
 )
+_IN_VAIN: Final = re.compile(r"Rows Removed by Filter: (\d+)")
+_NEXT: Final = "->  "
 _BUFFERS: Final = re.compile(r"Buffers: shared(?: hit=(?P<hit>\d+))?(?: read=(?P<read>\d+))?")
 
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """One look at a table: by which index or `Seq Scan`, whether by that alone, and how many rows came of it."""
+    """One look at a table: by which index or `Seq Scan`, whether by that alone, how many rows came of it, and how many were
+    looked at in vain."""
 
     index: str
     table: str
     rows: int
+    in_vain: int
     is_index_only: bool
 
 
@@ -105,8 +114,15 @@ class Plan:
     def scans(self) -> Iterator[Scan]:
         """Each look at a table that was taken."""
         for found in _SCAN.finditer(self.text):
-            rows = round(float(found["rows"]) * int(found["loops"]))
-            yield Scan(found["index"] or "Seq Scan", found["table"], rows, found["only"] is not None)
+            loops = int(found["loops"])
+            removed = _IN_VAIN.search(self.text[found.end() :].partition(_NEXT)[0])
+            yield Scan(
+                found["index"] or "Seq Scan",
+                found["table"],
+                rows=round(float(found["rows"]) * loops),
+                in_vain=int(removed[1]) * loops if removed else 0,
+                is_index_only=found["only"] is not None,
+            )
 
     def buffers(self) -> int:
         """How many pages were looked at, by what it calls, too."""
@@ -163,8 +179,8 @@ async def watch(dsn: str) -> Watched:
 
 
 async def fill(dsn: str, *, tasks: int, tenants: int, then: str = "VACUUM ANALYZE", with_more: bool = False) -> None:
-    """Makes tasks that wait, of so many tenants, and does `then`. With more, each has a signal, an early answer, a question and
-    a checkpoint."""
+    """Makes tasks that wait, of so many tenants, and does `then`. With more, each has a history of 20 lines, 16 reports,
+    and a signal, an early answer, a question and a checkpoint."""
     connection = await asyncpg.connect(dsn)
     await connection.execute(_FILL.format(tasks=tasks, tenants=tenants) + (_MORE if with_more else ""))
     if then:
@@ -172,11 +188,11 @@ async def fill(dsn: str, *, tasks: int, tenants: int, then: str = "VACUUM ANALYZ
     await connection.close()
 
 
-async def hot_plans(dsn: str) -> dict[str, list[Plan]]:
-    """The plans of what a task goes through, in batches, of looks for what is due and of lists; each run twice: the first one
-    reads catalogs."""
+async def hot_plans(dsn: str, *, tenant_ids: Sequence[str] = ()) -> dict[str, list[Plan]]:
+    """The plans of what a task goes through, of these tenants or of any, in batches, of looks for what is due and of lists.
+    Each is run twice: the first time it reads catalogs."""
     session = await watch(dsn)
-    plans = [await _go_through(session) for _ in range(2)]
+    plans = [await _go_through(session, tenant_ids) for _ in range(2)]
     await session.close()
     return plans[-1]
 
@@ -219,12 +235,12 @@ async def planned_anew(dsn: str) -> list[str]:
     return min(([text for text in told if text.startswith(_PLANNED) and _TEST_CLOCK not in text] for told in rounds), key=len)
 
 
-async def _go_through(session: Watched) -> dict[str, list[Plan]]:
+async def _go_through(session: Watched, tenant_ids: Sequence[str] = ()) -> dict[str, list[Plan]]:
     leases, tasks, chores = LeaseRows(session), TaskRows(session), ChoreRows(session)  # type: ignore[arg-type]  # see Watched
     plans: dict[str, list[Plan]] = {}
     await tasks.create_tasks([(_new(f"t{number % 10}"), str(uuid4()), b"digest") for number in range(BATCH)])
     plans["create_tasks"] = session.take()
-    taken = (await leases.claim_tasks(claim_any())).tasks
+    taken = (await leases.claim_tasks(claim_any(tenant_ids=tenant_ids))).tasks
     plans["claim_tasks"] = session.take()
     await leases.heartbeat_tasks([Heartbeat(one.lease, 0) for one in taken])
     plans["heartbeat_tasks"] = session.take()
@@ -236,7 +252,7 @@ async def _go_through(session: Watched) -> dict[str, list[Plan]]:
     plans["get_tasks"] = session.take()
     await leases.finish_tasks([_finish(one) for one in taken])
     plans["finish_tasks"] = session.take()
-    await leases.claim_tasks(claim_any(lease_ms=1))
+    await leases.claim_tasks(claim_any(tenant_ids=tenant_ids, lease_ms=1))
     session.take()
     await chores.promote_due(BATCH, grace_ms=30_000, max_crashes=20)
     plans["promote_due"] = session.take()
@@ -273,10 +289,11 @@ def _new(tenant_id: str) -> NewTask:
     )  # fmt: skip
 
 
-def claim_any(*, lease_ms: int = 30_000) -> Claim:
+def claim_any(*, tenant_ids: Sequence[str] = (), lease_ms: int = 30_000) -> Claim:
+    """A claim of a batch, of these tenants or of any."""
     return Claim(
-        request_id=uuid4().hex, worker_id="w", workflows=(WorkflowVersion(WORKFLOW, 1, lease_ms),), tenant_ids=(), limit=BATCH,
-        wait_ms=0,
+        request_id=uuid4().hex, worker_id="w", workflows=(WorkflowVersion(WORKFLOW, 1, lease_ms),),
+        tenant_ids=tuple(tenant_ids), limit=BATCH, wait_ms=0,
     )  # fmt: skip
 
 
