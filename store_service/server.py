@@ -235,7 +235,6 @@ class Store:
             BudgetFigures(budget_rows, registry=registry),
             registrations,
             snapshot_seconds=partial(read_snapshot_seconds, config.dsn),
-            plan_anew=partial(_plan_anew, databases),
             cancel_grace_ms=grace_ms,
             max_crashes=config.max_crashes,
             registry=registry,
@@ -320,11 +319,6 @@ def _guards(config: Config, audit: Audit) -> list[Guard]:
             keys.current, policy.current, issuer=config.token_issuer, audience=config.token_audience
         )
     return [Guard(authentication, policy.is_read, audit)]
-
-
-def _plan_anew(databases: list[Database]) -> None:
-    for database in databases:
-        database.plan_anew()
 
 
 def _listen(server: grpc.aio.Server, config: Config) -> int:

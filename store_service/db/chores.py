@@ -52,14 +52,9 @@ class ChoreRows:
         """Moves that have not come to their end, those first that have stood still for longest."""
         return read_unfinished(await self._database.read(self._moves_under_way, tenants))
 
-    async def table_sizes(self) -> asyncpg.Record:
-        """Columns: sizes, how large each table is, by powers of four pages, up to the sixth; misjudged, whether some are taken
-        for empty by the planner that are not."""
-        return (await self._database.read(self._queries["table_sizes"]))[0]
-
-    async def analyze_seeming_empty(self) -> None:
-        """Tells the planner what is in tables that it takes for empty. No row is written."""
-        await self._database.read(self._queries["analyze_seeming_empty"])
+    async def analyze_outgrown(self) -> None:
+        """Has Postgres look at tables of whose rows it knows none, or a tenth. Writes no row."""
+        await self._database.read(self._queries["analyze_outgrown"])
 
     async def ping(self) -> None:
         """Asks the database whether it takes writes. Raises STORAGE_UNAVAILABLE, and gives the connection up, if not."""

@@ -26,15 +26,8 @@ SELECT removable, oldest_ms, next_tenant FROM tenure.removal_figures($1, $2, $3)
 -- name: purges_waiting
 SELECT tenure.purges_waiting() AS waiting
 
--- name: table_sizes
--- How large each table is, by powers of four pages, up to the sixth: larger ones have the plans that they will always have.
--- And whether some seem to be without rows and are not, see `tenure.seeming_empty`.
-SELECT array_agg(least(6, ceil(log(4, greatest(1, pg_relation_size(c.oid) / 8192))))::int ORDER BY c.oid) AS sizes,
-       EXISTS (SELECT FROM tenure.seeming_empty()) AS misjudged
-FROM pg_class c WHERE c.relnamespace = 'tenure'::regnamespace AND c.relkind = 'r'
-
--- name: analyze_seeming_empty
-SELECT tenure.analyze_seeming_empty()
+-- name: analyze_outgrown
+SELECT tenure.analyze_outgrown()
 
 -- name: ping
 SELECT tenure.check_writes() AS one

@@ -119,7 +119,6 @@ class Database:
         self._fetch = reaching_statement(points, self._fetch_rows)
         self._is_shared = is_shared
         self._queries = Queries("pool.sql")
-        self._planned: set[int] = set()
         self._traces = traces
         self._shares: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self._acquire_seconds = acquire_seconds
@@ -149,11 +148,6 @@ class Database:
         Its first argument is its tenant, or the tenant of each of its items; or else names who asks.
         """
         return await to_its_end(self._run_in_share(query, arguments))
-
-    def plan_anew(self) -> None:
-        """Has each session forget its plans before its next statement: others may be right by now. Behind a PgBouncer nobody
-        knows which session a statement gets, and plans last until Postgres itself finds that a table has changed."""
-        self._planned.clear()
 
     async def close(self) -> None:
         """Closes every connection, once the statements under way have ended."""
@@ -210,7 +204,6 @@ class Database:
                 raise Refusal(Reason.STORAGE_UNAVAILABLE) from None
         broken = False
         try:
-            await self._forget_plans(connection)
             return await self._fetch(connection, query, arguments)
         except asyncpg.LockNotAvailableError:
             raise Locked from None
@@ -229,14 +222,6 @@ class Database:
                 with contextlib.suppress(asyncpg.InterfaceError):  # the pool may have seen its end before us
                     connection.terminate()
             await self._pool.release(connection)
-
-    async def _forget_plans(self, connection: asyncpg.Connection) -> None:
-        session = connection.get_server_pid()
-        if session not in self._planned and not self._is_shared:
-            await connection.execute(self._queries["plan_anew"])
-            if len(self._planned) > 2 * self.size:  # most of them are gone
-                self._planned.clear()
-            self._planned.add(session)
 
     async def _fetch_rows(self, connection: asyncpg.Connection, query: str, arguments: Sequence[Any]) -> list[asyncpg.Record]:
         rows: list[asyncpg.Record]

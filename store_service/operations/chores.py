@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import structlog
@@ -45,7 +45,6 @@ class Chores:
         registrations: Registrations,
         *,
         snapshot_seconds: Callable[[], Awaitable[float]],
-        plan_anew: Callable[[], None],
         cancel_grace_ms: int,
         max_crashes: int,
         registry: CollectorRegistry,
@@ -55,7 +54,6 @@ class Chores:
         self._registrations = registrations
         self._wakeups = wakeups
         self._snapshot_seconds = snapshot_seconds
-        self._plan_anew = plan_anew
         self._cancel_grace_ms = cancel_grace_ms
         self._max_crashes = max_crashes
         self._due = Counter("tenure_store_due", "What fell due, by what became of it.", ["event"], registry=registry)
@@ -90,7 +88,6 @@ class Chores:
         self._next_promotion: asyncio.Task[int] | None = None
         self.promoted = 0
         """How many tasks were brought along so far."""
-        self._sizes: Sequence[int] = ()
         self._loops: list[asyncio.Task[None]] = []
         self._answered_at = -ANSWER_SECONDS
 
@@ -114,7 +111,7 @@ class Chores:
         self._loops = [
             asyncio.create_task(_repeat(PING_SECONDS, self._ping), name="ping"),
             asyncio.create_task(_repeat(PROMOTE_SECONDS, self._promote_all), name="promote"),
-            asyncio.create_task(_repeat(GROWTH_SECONDS, self._look_at_growth), name="growth"),
+            asyncio.create_task(_repeat(GROWTH_SECONDS, self._analyze_outgrown), name="growth"),
             asyncio.create_task(_repeat(TIDY_SECONDS, self._tidy), name="tidy"),
             asyncio.create_task(_repeat(LOOK_SECONDS, self.look_at_queue), name="look"),
             asyncio.create_task(_repeat(LOOK_SECONDS, self.look_at_moves), name="moves"),
@@ -136,17 +133,10 @@ class Chores:
             await self._rows.ping()
         self._answered_at = time.monotonic()
 
-    async def _look_at_growth(self) -> None:
-        """A session keeps the plans that it made when tables were empty: by any index, and by reading all of a small table.
-        Where a table has grown fourfold they are made anew. What was analyzed when it had no rows, as all that it held had been
-        removed, is taken for empty however it grows, and read whole for each row of a batch, until it is analyzed again."""
-        found = await self._rows.table_sizes()
-        if found["misjudged"]:
-            await self._rows.analyze_seeming_empty()
-        sizes = found["sizes"]
-        if self._sizes and any(now > before for now, before in zip(sizes, self._sizes, strict=True)):
-            self._plan_anew()
-        self._sizes = [max(pair) for pair in zip(sizes, self._sizes or sizes, strict=True)]
+    async def _analyze_outgrown(self) -> None:
+        """Where a table was empty when Postgres looked at it, or nearly, sessions read all of it for each row of a batch,
+        however much it holds by now. So Postgres is told to look again, upon which sessions plan anew."""
+        await self._rows.analyze_outgrown()
 
     async def _promote_due(self) -> int:
         async with self._promoting:

@@ -240,7 +240,6 @@ async def test_claims_find_what_the_chore_had_in_hand_while_they_looked() -> Non
         rows,
         rows,
         snapshot_seconds=hints.stop,
-        plan_anew=hints.wake_everyone,
         cancel_grace_ms=1,
         max_crashes=1,
         registry=registry,

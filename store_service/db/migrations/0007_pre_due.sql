@@ -130,20 +130,20 @@ BEGIN
     FROM (SELECT) one LEFT JOIN unnest(v_tenant, v_task, v_event, v_worker) u(t, id, event, w) ON true;
 END $$;
 
--- Tables with a hundred rows or more that the planner takes for empty. It goes by how many rows a page had as the table was
--- analyzed or vacuumed last; where that was none, but pages, no growth makes it more than one.
-CREATE FUNCTION tenure.seeming_empty() RETURNS SETOF regclass LANGUAGE plpgsql STABLE AS $$
-BEGIN
-  RETURN QUERY SELECT c.oid::regclass FROM pg_class c
-  WHERE c.relnamespace = 'tenure'::regnamespace AND c.relkind = 'r' AND c.relpages > 0 AND c.reltuples BETWEEN 0 AND 1
-    AND pg_stat_get_live_tuples(c.oid) >= 100;
-END $$;
-
--- Analyzes them, which only their owner may do. Another's turn to do so is not waited for.
-CREATE FUNCTION tenure.analyze_seeming_empty() RETURNS void LANGUAGE plpgsql SECURITY DEFINER AS $$
+-- Analyzes tables of whose rows the planner knows nothing, or a tenth. It goes by how many rows a page had when it looked last;
+-- where those were few, or none, so they stay, and a table that seems to have one is read whole sooner than by its key. Only the
+-- owner may analyze. A table that is locked is left out, and so is a large one that was analyzed just now: its rows may lie where
+-- no sample finds them.
+CREATE FUNCTION tenure.analyze_outgrown() RETURNS void LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE t regclass;
 BEGIN
-  FOR t IN SELECT seeming_empty() LOOP
+  FOR t IN
+    SELECT c.oid FROM pg_class c CROSS JOIN LATERAL (
+      SELECT pg_stat_get_live_tuples(c.oid) AS live,
+             greatest(pg_stat_get_last_analyze_time(c.oid), pg_stat_get_last_autoanalyze_time(c.oid)) AS known_at) s
+    WHERE c.relnamespace = 'tenure'::regnamespace AND c.relkind = 'r' AND s.live >= 100
+      AND (s.known_at IS NULL OR s.live >= 10 * c.reltuples
+                                 AND (c.relpages < 30000 OR s.known_at < clock_timestamp() - interval '10 s')) LOOP
     EXECUTE format('ANALYZE (SKIP_LOCKED) %s', t);
   END LOOP;
 END $$;
