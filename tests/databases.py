@@ -33,6 +33,7 @@ BEGIN
   UPDATE clock.shift SET by = '0';
 END $$;
 """
+_COPY: Final = "template STRATEGY FILE_COPY"
 _UNVISITED: Final = """
 DO $$ DECLARE name text; BEGIN
   FOR name IN SELECT oid::regclass FROM pg_class WHERE relnamespace = 'tenure'::regnamespace AND relkind = 'r' LOOP
@@ -53,7 +54,7 @@ class Databases:
         """The address of a database in which nothing has happened."""
         if self._free:
             return self._free.pop()
-        dsn = await self._create()
+        dsn = await self._create("test", _COPY)
         connection = await asyncpg.connect(dsn)
         self._fingerprints[dsn] = await connection.fetchval(_FINGERPRINT)
         await connection.close()
@@ -61,7 +62,7 @@ class Databases:
 
     async def take_unvisited(self) -> str:
         """The address of one in which nothing ever happened, and that Postgres looks at only when told to. To be dropped."""
-        dsn = await self._create()
+        dsn = await self._create("unvisited", _COPY)
         connection = await asyncpg.connect(dsn)
         await connection.execute(_UNVISITED)
         await connection.close()
@@ -69,11 +70,7 @@ class Databases:
 
     async def take_empty(self) -> str:
         """The address of a database with nothing in it, which is not given back."""
-        name = f"empty_{uuid4().hex}"
-        admin = await asyncpg.connect(self._dsn)
-        await admin.execute(f"CREATE DATABASE {name} TEMPLATE template0")
-        await admin.close()
-        return database_at(self._dsn, name)
+        return await self._create("empty", "template0")
 
     async def give_back(self, dsn: str) -> None:
         """Empties a database for the next test, or drops it where the last one changed more than rows."""
@@ -89,16 +86,17 @@ class Databases:
 
     async def drop(self, dsn: str) -> None:
         """Drops a database, whoever is connected."""
-        admin = await asyncpg.connect(self._dsn)
-        await admin.execute(f"DROP DATABASE {dsn.rpartition('/')[2]} WITH (FORCE)")
-        await admin.close()
+        await self._execute(f"DROP DATABASE {dsn.rpartition('/')[2]} WITH (FORCE)")
 
-    async def _create(self) -> str:
-        name = f"test_{uuid4().hex}"
-        admin = await asyncpg.connect(self._dsn)
-        await admin.execute(f"CREATE DATABASE {name} TEMPLATE template STRATEGY FILE_COPY")
-        await admin.close()
+    async def _create(self, kind: str, source: str) -> str:
+        name = f"{kind}_{uuid4().hex}"
+        await self._execute(f"CREATE DATABASE {name} TEMPLATE {source}")
         return database_at(self._dsn, name)
+
+    async def _execute(self, statement: str) -> None:
+        admin = await asyncpg.connect(self._dsn)
+        await admin.execute(statement)
+        await admin.close()
 
 
 def database_at(dsn: str, name: str) -> str:

@@ -19,6 +19,12 @@ class Gate:
         await self.opened.wait()
         return "done"
 
+    async def until_running(self, count: int, *, seconds: float) -> None:
+        """Waits until so many runs have begun."""
+        async with asyncio.timeout(seconds):
+            while self.running < count:
+                await asyncio.sleep(0.01)
+
 
 def gated(fake: FakeStore, **settings: Any) -> tuple[Worker, Gate]:
     """A worker of such runs, whose leases are not lost for want of time."""

@@ -183,9 +183,7 @@ async def test_a_tenant_that_is_held_up_does_not_keep_the_completions_of_others(
         tenants = ["stuck", *(f"t{number % 5}" for number in range(2 * MANY))]
         await asyncio.gather(*(client.create_task(new_task(tenant_id=tenant)) for tenant in tenants))
         async with worker:
-            async with asyncio.timeout(30):
-                while gate.running < len(tenants):
-                    await asyncio.sleep(0.01)
+            await gate.until_running(len(tenants), seconds=30)
             async with database.transaction():
                 await database.execute("SELECT 1 FROM tenure.tenant WHERE tenant_id = 'stuck' FOR UPDATE")
                 gate.opened.set()

@@ -98,9 +98,7 @@ async def test_all_it_runs_is_given_back_when_it_ends(store: Stubs, monkeypatch:
     for _ in range(0, COUNT, 400):
         await store.tasks.CreateTasks(tasks_pb2.CreateTasksRequest(items=[new_task() for _ in range(400)]))
     async with worker:
-        async with asyncio.timeout(60):
-            while gate.running < COUNT:
-                await asyncio.sleep(0.01)
+        await gate.until_running(COUNT, seconds=60)
     assert outcomes(worker) == {"released": COUNT}
     tenant = (await store.tenants.GetTenant(tenants_pb2.GetTenantRequest(tenant_id=TENANT))).tenant
     assert (tenant.leased, tenant.outstanding) == (0, COUNT)

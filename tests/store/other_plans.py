@@ -15,18 +15,15 @@ from store_service.model.redrives import Redrive
 from store_service.model.states import TERMINAL, TaskState
 from store_service.model.tasks import Answers, Fork, NewSignal, TaskRead, TaskRef, TaskView
 from store_service.model.waits import Answer, NewQuestion, SignalFilter, WaitKind
-from tests.store.plans import BATCH, Plan, Watched, claim_any, watch
+from tests.store.plans import BATCH, Plans, Watched, claim_any, run_twice
 
 
-async def other_plans(dsn: str) -> dict[str, list[Plan]]:
-    """Of each statement; each run twice: the first one reads catalogs."""
-    session = await watch(dsn)
-    plans = [await _go_through(session) for _ in range(2)]
-    await session.close()
-    return plans[-1]
+async def other_plans(dsn: str) -> Plans:
+    """Of each statement."""
+    return await run_twice(dsn, _go_through)
 
 
-async def _go_through(session: Watched) -> dict[str, list[Plan]]:
+async def _go_through(session: Watched) -> Plans:
     leases, tasks, waits = LeaseRows(session), TaskRows(session), WaitRows(session)  # type: ignore[arg-type]  # see Watched
     explanations, redrives = ExplanationRows(session), RedriveRows(session)  # type: ignore[arg-type]  # see Watched
     taken = (await leases.claim_tasks(claim_any())).tasks

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
@@ -33,7 +34,9 @@ from store_service.model.waits import SignalFilter
 
 WORKFLOW: Final = "report"
 BATCH: Final = 100
-Place = tuple[datetime, str]
+Plans = dict[str, list["Plan"]]
+"""Of each statement by its name."""
+_Place = tuple[datetime, str]
 """Where a page of a list ends: when that was made, and its id."""
 _SHOWN: Final = {
     "log_min_duration": "0",
@@ -188,13 +191,17 @@ async def fill(dsn: str, *, tasks: int, tenants: int, then: str = "VACUUM ANALYZ
     await connection.close()
 
 
-async def hot_plans(dsn: str, *, tenant_ids: Sequence[str] = ()) -> dict[str, list[Plan]]:
-    """The plans of what a task goes through, of these tenants or of any, in batches, of looks for what is due and of lists.
-    Each is run twice: the first time it reads catalogs."""
+async def run_twice(dsn: str, go_through: Callable[[Watched], Awaitable[Plans]]) -> Plans:
+    """The plans of a second run in the same session: the first one reads catalogs."""
     session = await watch(dsn)
-    plans = [await _go_through(session, tenant_ids) for _ in range(2)]
+    plans = [await go_through(session) for _ in range(2)]
     await session.close()
     return plans[-1]
+
+
+async def hot_plans(dsn: str, *, tenant_ids: Sequence[str] = ()) -> Plans:
+    """The plans of what a task goes through, of these tenants or of any, in batches, of looks for what is due and of lists."""
+    return await run_twice(dsn, partial(_go_through, tenant_ids=tenant_ids))
 
 
 async def pages_of_lists(dsn: str) -> dict[str, list[int]]:
@@ -206,10 +213,10 @@ async def pages_of_lists(dsn: str) -> dict[str, list[int]]:
     queued = replace(every, states=(TaskState.QUEUED,))
     signals = SignalFilter(tenant_id="t0", states=(), task_id=None)
 
-    async def list_signals(after: Place | None) -> list[Place]:
+    async def list_signals(after: _Place | None) -> list[_Place]:
         return [(one.accepted_at, one.signal_id) for one in await waits.list_signals(signals, after, BATCH)]
 
-    lists: dict[str, Callable[[Place | None], Awaitable[list[Place]]]] = {
+    lists: dict[str, Callable[[_Place | None], Awaitable[list[_Place]]]] = {
         "every task": lambda after: tasks.list_tasks(every, after, BATCH),
         "queued tasks": lambda after: tasks.list_tasks(queued, after, BATCH),
         "signals": list_signals,
@@ -235,9 +242,9 @@ async def planned_anew(dsn: str) -> list[str]:
     return min(([text for text in told if text.startswith(_PLANNED) and _TEST_CLOCK not in text] for told in rounds), key=len)
 
 
-async def _go_through(session: Watched, tenant_ids: Sequence[str] = ()) -> dict[str, list[Plan]]:
+async def _go_through(session: Watched, *, tenant_ids: Sequence[str] = ()) -> Plans:
     leases, tasks, chores = LeaseRows(session), TaskRows(session), ChoreRows(session)  # type: ignore[arg-type]  # see Watched
-    plans: dict[str, list[Plan]] = {}
+    plans: Plans = {}
     await tasks.create_tasks([(_new(f"t{number % 10}"), str(uuid4()), b"digest") for number in range(BATCH)])
     plans["create_tasks"] = session.take()
     taken = (await leases.claim_tasks(claim_any(tenant_ids=tenant_ids))).tasks

@@ -7,7 +7,7 @@ import pytest
 import pytest_asyncio
 
 from tests.store.other_plans import other_plans
-from tests.store.plans import BATCH, Plan, Scan, fill, hot_plans, pages_of_lists, planned_anew
+from tests.store.plans import BATCH, Plan, Plans, Scan, fill, hot_plans, pages_of_lists, planned_anew
 
 MOST_ROWS: Final = 2 * BATCH
 OF_ONE_TASK: Final = {
@@ -47,8 +47,6 @@ INDEX_ONLY: Final = {("claim_tasks", "lane_turn"), ("list_tasks", "task_listed")
 WITH_OPTION: Final = """
 SELECT array_agg(relname::text) FROM pg_class
 WHERE relnamespace = 'tenure'::regnamespace AND relkind = 'r' AND $1 = ANY (reloptions)"""
-
-Plans = dict[str, list[Plan]]
 
 
 @pytest.fixture
