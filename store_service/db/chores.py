@@ -53,7 +53,7 @@ class ChoreRows:
         return read_unfinished(await self._database.read(self._moves_under_way, tenants))
 
     async def analyze_outgrown(self) -> None:
-        """Has Postgres look at tables of whose rows it knows none, or a tenth. Writes no row."""
+        """Has Postgres look at tables of whose rows it knows none, or a tenth; sessions plan anew thereupon. Writes no row."""
         await self._database.read(self._queries["analyze_outgrown"])
 
     async def ping(self) -> None:

@@ -111,7 +111,7 @@ class Chores:
         self._loops = [
             asyncio.create_task(_repeat(PING_SECONDS, self._ping), name="ping"),
             asyncio.create_task(_repeat(PROMOTE_SECONDS, self._promote_all), name="promote"),
-            asyncio.create_task(_repeat(GROWTH_SECONDS, self._analyze_outgrown), name="growth"),
+            asyncio.create_task(_repeat(GROWTH_SECONDS, self._rows.analyze_outgrown), name="growth"),
             asyncio.create_task(_repeat(TIDY_SECONDS, self._tidy), name="tidy"),
             asyncio.create_task(_repeat(LOOK_SECONDS, self.look_at_queue), name="look"),
             asyncio.create_task(_repeat(LOOK_SECONDS, self.look_at_moves), name="moves"),
@@ -132,11 +132,6 @@ class Chores:
         async with asyncio.timeout(PING_SECONDS):
             await self._rows.ping()
         self._answered_at = time.monotonic()
-
-    async def _analyze_outgrown(self) -> None:
-        """Where a table was empty when Postgres looked at it, or nearly, sessions read all of it for each row of a batch,
-        however much it holds by now. So Postgres is told to look again, upon which sessions plan anew."""
-        await self._rows.analyze_outgrown()
 
     async def _promote_due(self) -> int:
         async with self._promoting:
